@@ -1,0 +1,2 @@
+// Package tests holds what is checked on real servers.
+package tests
