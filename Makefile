@@ -1,0 +1,96 @@
+# `make help` lists the targets; the comments behind ## are what it prints.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+GO            ?= go
+MODULE        := $(shell sed -n 's/^module //p' go.mod)
+MODULES       := . examples tests
+LINT_VERSION  := v2.15.0
+LINT          := bin/golangci-lint-$(LINT_VERSION)
+TIMEOUT       ?= 15m
+BENCH         ?= .
+BENCHTIME     ?= 1s
+FUZZTIME      ?= 10s
+
+# The race detector needs cgo, and cgo a C compiler.
+HAS_CC := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && [ "$$(CGO_ENABLED= $(GO) env CGO_ENABLED)" = 1 ] && echo yes)
+RACE   := $(if $(HAS_CC),-race)
+
+# The packages of the fault runs are kept out of `make test`: they have targets of their own.
+FAULTS := ^TestFault
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: servers
+servers: ## bring Redis 8.6, 8.0, 7.0 and Valkey 8.1, 9.1 into .servers/ (nothing is installed)
+	@scripts/servers.sh
+
+.PHONY: lint
+lint: $(LINT) ## golangci-lint on all modules
+	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
+
+$(LINT):
+	@echo "building golangci-lint $(LINT_VERSION) (once)"
+	@GOBIN=$(CURDIR)/bin GOFLAGS=-buildvcs=false $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	@mv bin/golangci-lint $@
+
+.PHONY: fmt
+fmt: $(LINT) ## format all modules
+	@for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
+
+.PHONY: test
+test: servers test-root test-alone test-examples test-servers ## all tests but the fault runs: root, root alone, examples, real servers
+
+.PHONY: test-root
+test-root: race-note ## tests beside the code, no server needed
+	$(GO) test $(RACE) -timeout $(TIMEOUT) ./...
+
+.PHONY: test-alone
+test-alone: ## the root module with the versions of its own go.mod, as a user gets it
+	GOWORK=off $(GO) build ./...
+	GOWORK=off $(GO) test -timeout $(TIMEOUT) ./...
+
+.PHONY: test-examples
+test-examples: race-note ## the example programs
+	cd examples && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
+
+# One package at a time: the tests have deadlines, and each package has servers.
+.PHONY: test-servers
+test-servers: race-note servers ## tests on real servers
+	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -skip '$(FAULTS)' ./...
+
+.PHONY: faults
+faults: race-note servers ## the fault runs at full length
+	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout 60m -run '$(FAULTS)' ./...
+
+.PHONY: faults-short
+faults-short: race-note servers ## the fault runs, short
+	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -short -run '$(FAULTS)' ./...
+
+.PHONY: bench
+bench: servers ## benchmarks on real servers (BENCH=regexp BENCHTIME=1s); quote ratios, not numbers
+	cd tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
+
+.PHONY: bench-short
+bench-short: ## the same, only long enough to see that they run
+	@$(MAKE) --no-print-directory bench BENCHTIME=100ms
+
+.PHONY: fuzz
+fuzz: ## every fuzz target for FUZZTIME=10s
+	@$(GO) list ./... | while read -r pkg; do \
+		for f in $$($(GO) test -list '^Fuzz' "$$pkg" | grep '^Fuzz' || true); do \
+			echo "$$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$pkg"; \
+		done; done
+
+.PHONY: cover
+cover: servers ## coverage of the root module by its own tests and those on real servers
+	$(GO) test -coverpkg ./... -coverprofile cover-root.prof ./...
+	cd tests && $(GO) test -p 1 -coverpkg $(MODULE)/... -coverprofile ../cover-servers.prof -skip '$(FAULTS)' ./...
+	@for p in root servers; do echo -n "$$p: "; $(GO) tool cover -func cover-$$p.prof | tail -n 1; done
+
+.PHONY: race-note
+race-note:
+	@$(if $(HAS_CC),true,echo "NOTE: no C compiler here: these tests run without -race")
