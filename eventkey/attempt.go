@@ -1,0 +1,118 @@
+package eventkey
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"strconv"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Metadata that Watermill's PoisonQueue and Requeuer write. The packages that
+// define the names import routers and metrics; the literals keep those out.
+const (
+	requeuerRetries = "_watermill_requeuer_retries"
+	poisonedReason  = "reason_poisoned"
+	poisonedTopic   = "topic_poisoned"
+	poisonedHandler = "handler_poisoned"
+)
+
+// Attempt counts how often an event was deliberately published again after its
+// first publish. A retry of a publish is not an attempt: it must find the first
+// one. The two counters are kept apart because each is raised by somebody who
+// does not know of the other; a sum would let one requeue hide behind one replay.
+type Attempt struct {
+	// Raised is the count of [NextAttempt].
+	Raised uint64
+	// Requeued is the count of Watermill's Requeuer.
+	Requeued uint64
+}
+
+// AttemptOf reads the attempt that a message is. A counter that is missing or is
+// no number counts as 0, as it does for Watermill's Requeuer.
+func AttemptOf(msg *message.Message) Attempt {
+	return Attempt{Raised: counter(msg, MetadataAttempt), Requeued: counter(msg, requeuerRetries)}
+}
+
+// above tells whether one of the counters is higher than in b.
+func (a Attempt) above(b Attempt) bool { return a.Raised > b.Raised || a.Requeued > b.Requeued }
+
+func counter(msg *message.Message, name string) uint64 {
+	n, err := strconv.ParseUint(msg.Metadata.Get(name), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// NextAttempt marks a message as a deliberate publish of an event that was
+// published before, such as a replay from a dead-letter stream: it keeps its key
+// and is not taken for a duplicate of its earlier attempt. A handler that already
+// succeeded with the key still skips it.
+//
+// Call it once for each deliberate publish, before the first try, so that retries
+// of that publish are still recognised.
+func NextAttempt(msg *message.Message) {
+	if msg.Metadata == nil {
+		msg.Metadata = make(message.Metadata)
+	}
+	msg.Metadata.Set(MetadataAttempt, strconv.FormatUint(counter(msg, MetadataAttempt)+1, 10))
+}
+
+// Origin is the place where Watermill's PoisonQueue took a message out of its
+// topic. Two handlers that both give up on one event send it to the same poison
+// topic; the origin tells the two messages apart.
+type Origin struct {
+	// Poisoned tells whether the message went through a PoisonQueue at all.
+	Poisoned bool
+	// Topic and Handler that failed.
+	Topic, Handler string
+}
+
+// OriginOf reads the poison origin of a message.
+func OriginOf(msg *message.Message) Origin {
+	topic, hasTopic := msg.Metadata[poisonedTopic]
+	handler, hasHandler := msg.Metadata[poisonedHandler]
+	_, hasReason := msg.Metadata[poisonedReason]
+	return Origin{Poisoned: hasTopic || hasHandler || hasReason, Topic: topic, Handler: handler}
+}
+
+// maxPlainID is the length, in bytes, up to which an idempotent ID is readable.
+// Redis keeps each ID of the window in memory.
+const maxPlainID = 128
+
+var originEscapes = setOf("%:@")
+
+// IdempotentID is what a server compares in order to recognise a repeated
+// publish: an injective encoding of key, attempt and poison origin.
+//
+// The first publish of a key has the key itself for its ID, so that it can be
+// found by reading. Everything else begins with a tilde: "~1.0:pay:1001" is the
+// first deliberate republish of pay:1001, "~0.2@orders@charge:pay:1001" its second
+// requeue after the handler charge gave up on it in topic orders, and an encoding
+// above 128 bytes is replaced by "~sha256:" and its digest.
+func IdempotentID(key string, a Attempt, o Origin) string {
+	id := key
+	// A key that begins with a tilde could be taken for one of the other forms.
+	if a != (Attempt{}) || o.Poisoned || key != "" && key[0] == '~' {
+		b := make([]byte, 0, maxPlainID)
+		b = append(b, '~')
+		b = strconv.AppendUint(b, a.Raised, 10)
+		b = append(b, '.')
+		b = strconv.AppendUint(b, a.Requeued, 10)
+		if o.Poisoned {
+			b = appendEscaped(append(b, '@'), o.Topic, &originEscapes)
+			b = appendEscaped(append(b, '@'), o.Handler, &originEscapes)
+		}
+		id = string(append(append(b, ':'), key...))
+	}
+	if len(id) > maxPlainID {
+		return "~sha256:" + digest(id)
+	}
+	return id
+}
+
+func digest(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return base64.RawURLEncoding.EncodeToString(sum[:])
+}

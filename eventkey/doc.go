@@ -1,0 +1,21 @@
+// Package eventkey says which messages are the same event.
+//
+// A retry of a publish is a new call with, often, a new message UUID. What stays
+// the same is the event: payment p9001 of order 1001. An idempotency key names
+// that event, and everything else follows from it: a producer that appends an
+// event once, and a handler that handles it once, compare keys, never messages.
+//
+//   - A [Source] takes the key from a message: [Template], [Metadata],
+//     [MessageUUID], [Content], [First], or a [Func] of yours.
+//   - A [Fingerprint] says what must be equal in two messages of one key. A
+//     difference is a conflict: the key was chosen too coarsely.
+//   - [Resolve] finds the key of a message that is about to be published, and
+//     its idempotent ID, which is the key together with the attempt that the
+//     message is ([NextAttempt]) and the place where it was poisoned.
+//   - [Handled] tells, on a context, which event is being handled, so that what
+//     a handler publishes gets a key that is the same when it runs again.
+//
+// A key is unique per topic, across producers, since a consumer does not see
+// which producer an event comes from. Where orders are placed and shipped on one
+// topic, the keys are "placed:1001" and "shipped:1001", not "1001" twice.
+package eventkey

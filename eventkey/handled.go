@@ -1,0 +1,112 @@
+package eventkey
+
+import (
+	"context"
+	"crypto/sha256"
+	"strconv"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+)
+
+// Handled tells which event is being handled, and by whom.
+type Handled struct {
+	// Namespace is the service or consumer group, Handler the handler in it.
+	// Equal handler names in two services are two handlers.
+	Namespace, Handler string
+	// Topic and Key are those of the message being handled.
+	Topic, Key string
+	// Attempt and Origin are those of the message being handled, as [AttemptOf]
+	// and [OriginOf] read them. They tell a copy of it from the message going on.
+	Attempt Attempt
+	Origin  Origin
+
+	published *published
+}
+
+type handledKey struct{}
+
+// WithHandled puts onto a context what is being handled. Each run of a handler
+// needs a call of its own: the context also remembers what this run published.
+func WithHandled(ctx context.Context, h Handled) context.Context {
+	h.published = &published{first: make(map[slotName]identity)}
+	return context.WithValue(ctx, handledKey{}, h)
+}
+
+// HandledFrom tells what is being handled, if anything is.
+func HandledFrom(ctx context.Context) (Handled, bool) {
+	if ctx == nil {
+		return Handled{}, false
+	}
+	h, ok := ctx.Value(handledKey{}).(Handled)
+	return h, ok
+}
+
+// ByItself is the index, for [Child], of a message that a handler publishes by
+// itself instead of returning it.
+const ByItself = -1
+
+// maxChildKey is the length, in bytes, up to which a child key is readable. It
+// leaves the idempotent ID readable as well.
+const maxChildKey = maxPlainID
+
+// Child is the key of a message that a handler produces for topic while it
+// handles parent: the same one when the handler runs again, and another one for
+// every other parent, handler, topic, event name and index. The event name is
+// that of Watermill's CQRS component, or empty.
+//
+// index is the position of a returned message among all that were returned. A
+// message that the handler publishes by itself has no stable position, since its
+// order could differ in the next run; it has index [ByItself].
+//
+// Keys longer than 128 bytes are replaced by a digest.
+func Child(parent Handled, topic, eventName string, index int) string {
+	key := "child:" + Join(parent.Namespace, parent.Topic, parent.Handler, parent.Key, topic, eventName, strconv.Itoa(index))
+	if len(key) > maxChildKey {
+		return "child:sha256:" + digest(key)
+	}
+	return key
+}
+
+var uuidNamespace = uuid.NewSHA1(uuid.NameSpaceURL, []byte("https://github.com/onceward/watermill-idempotent"))
+
+// StableUUID names a message after its key: a UUID of version 5, the same for the
+// same key, in every process.
+func StableUUID(key string) string { return uuid.NewSHA1(uuidNamespace, []byte(key)).String() }
+
+// published remembers, for one run of a handler, which message took the child key
+// of a topic and event name.
+type published struct {
+	mu    sync.Mutex
+	first map[slotName]identity
+}
+
+type slotName struct{ topic, eventName string }
+
+// identity recognises a message that is published again. The payload always
+// counts: neither one message object that is filled anew for each publish nor
+// copies, which share the UUID of the message they were made from, may pass for a
+// repetition, since the publisher would then drop all but the first.
+type identity struct {
+	msg     *message.Message
+	uuid    string
+	payload [sha256.Size]byte
+}
+
+func (a identity) same(b identity) bool {
+	return a.payload == b.payload && (a.msg == b.msg || a.uuid != "" && a.uuid == b.uuid)
+}
+
+// claim tells whether msg may have the child key of its topic and event name.
+func (p *published) claim(name slotName, msg *message.Message) bool {
+	id := identity{msg: msg, uuid: msg.UUID, payload: sha256.Sum256(msg.Payload)}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first, taken := p.first[name]
+	if !taken {
+		p.first[name] = id
+		return true
+	}
+	return first.same(id)
+}

@@ -1,0 +1,299 @@
+package eventkey
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// kind is the kind of a JSON value; the zero kind stands for a missing one.
+type kind byte
+
+const (
+	kindString kind = iota + 1
+	kindNumber
+	kindBool
+	kindNull
+	kindObject
+	kindArray
+)
+
+func (k kind) String() string {
+	return [...]string{"nothing", "a string", "a number", "a boolean", "null", "an object", "an array"}[k]
+}
+
+// maxDepth bounds nesting, as encoding/json does.
+const maxDepth = 10_000
+
+// jsonScanner reads one JSON text. It accepts what encoding/json accepts, keeps
+// numbers as they are written and allocates nothing, which encoding/json's
+// decoder can't.
+type jsonScanner struct {
+	data []byte
+	pos  int
+}
+
+// jsonValue is a value in the text: for a string, raw is what stands between the
+// quotes, with or without escapes in it.
+type jsonValue struct {
+	kind    kind
+	raw     []byte
+	escaped bool
+}
+
+// text is the value of a string, or the literal of any other scalar.
+func (v jsonValue) text() []byte {
+	if v.escaped {
+		return unescape(v.raw)
+	}
+	return v.raw
+}
+
+func (s *jsonScanner) fail(what string) error {
+	if s.pos >= len(s.data) {
+		return fmt.Errorf("not valid JSON: it ends where %s is expected", what)
+	}
+	return fmt.Errorf("not valid JSON: %q at byte %d where %s is expected", s.data[s.pos], s.pos, what)
+}
+
+func (s *jsonScanner) space() {
+	for s.pos < len(s.data) {
+		switch s.data[s.pos] {
+		case ' ', '\t', '\n', '\r':
+			s.pos++
+		default:
+			return
+		}
+	}
+}
+
+// peek skips white space and returns the next byte, 0 at the end.
+func (s *jsonScanner) peek() byte {
+	s.space()
+	if s.pos < len(s.data) {
+		return s.data[s.pos]
+	}
+	return 0
+}
+
+// end reports anything but white space after the value.
+func (s *jsonScanner) end() error {
+	s.space()
+	if s.pos < len(s.data) {
+		return s.fail("the end")
+	}
+	return nil
+}
+
+// scalar reads a string, number, boolean or null.
+func (s *jsonScanner) scalar() (jsonValue, error) {
+	switch c := s.peek(); {
+	case c == '"':
+		return s.str()
+	case c == '-' || isDigit(c):
+		return s.number()
+	case c == 't':
+		return s.literal("true", kindBool)
+	case c == 'f':
+		return s.literal("false", kindBool)
+	case c == 'n':
+		return s.literal("null", kindNull)
+	}
+	return jsonValue{}, s.fail("a value")
+}
+
+func (s *jsonScanner) literal(word string, k kind) (jsonValue, error) {
+	start := s.pos
+	for i := range len(word) {
+		if s.pos >= len(s.data) || s.data[s.pos] != word[i] {
+			return jsonValue{}, s.fail(word)
+		}
+		s.pos++
+	}
+	return jsonValue{kind: k, raw: s.data[start:s.pos]}, nil
+}
+
+func isDigit(c byte) bool { return '0' <= c && c <= '9' }
+
+func (s *jsonScanner) number() (jsonValue, error) {
+	start := s.pos
+	if s.data[s.pos] == '-' {
+		s.pos++
+	}
+	if s.pos < len(s.data) && s.data[s.pos] == '0' {
+		s.pos++
+	} else if !s.digits() {
+		return jsonValue{}, s.fail("a digit")
+	}
+	if s.pos < len(s.data) && s.data[s.pos] == '.' {
+		s.pos++
+		if !s.digits() {
+			return jsonValue{}, s.fail("a digit")
+		}
+	}
+	if s.pos < len(s.data) && s.data[s.pos]|0x20 == 'e' {
+		s.pos++
+		if s.pos < len(s.data) && (s.data[s.pos] == '+' || s.data[s.pos] == '-') {
+			s.pos++
+		}
+		if !s.digits() {
+			return jsonValue{}, s.fail("a digit")
+		}
+	}
+	return jsonValue{kind: kindNumber, raw: s.data[start:s.pos]}, nil
+}
+
+func (s *jsonScanner) digits() bool {
+	start := s.pos
+	for s.pos < len(s.data) && isDigit(s.data[s.pos]) {
+		s.pos++
+	}
+	return s.pos > start
+}
+
+// str reads a string; the next byte is its opening quote.
+func (s *jsonScanner) str() (jsonValue, error) {
+	s.pos++
+	start, escaped := s.pos, false
+	for s.pos < len(s.data) {
+		switch c := s.data[s.pos]; {
+		case c == '"':
+			s.pos++
+			return jsonValue{kind: kindString, raw: s.data[start : s.pos-1], escaped: escaped}, nil
+		case c == '\\':
+			escaped = true
+			s.pos++
+			if err := s.escape(); err != nil {
+				return jsonValue{}, err
+			}
+		case c < 0x20:
+			return jsonValue{}, s.fail("a character of a string")
+		default:
+			s.pos++
+		}
+	}
+	return jsonValue{}, s.fail("the closing quote of a string")
+}
+
+// escape checks what follows a backslash.
+func (s *jsonScanner) escape() error {
+	if s.pos >= len(s.data) {
+		return s.fail("an escape")
+	}
+	switch s.data[s.pos] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		s.pos++
+		return nil
+	case 'u':
+		s.pos++
+		for range 4 {
+			if s.pos >= len(s.data) || !isHex(s.data[s.pos]) {
+				return s.fail("a hexadecimal digit")
+			}
+			s.pos++
+		}
+		return nil
+	}
+	return s.fail("an escape")
+}
+
+func isHex(c byte) bool { return isDigit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
+
+// member reads a name of an object and the colon after it. more is false at the
+// end of the object. first tells that no member came before.
+func (s *jsonScanner) member(first bool) (name jsonValue, more bool, err error) {
+	c := s.peek()
+	if c == '}' {
+		if !first {
+			// The caller has read a comma.
+			return name, false, s.fail("a name")
+		}
+		s.pos++
+		return name, false, nil
+	}
+	if c != '"' {
+		return name, false, s.fail("a name")
+	}
+	if name, err = s.str(); err != nil {
+		return name, false, err
+	}
+	if s.peek() != ':' {
+		return name, false, s.fail("a colon")
+	}
+	s.pos++
+	return name, true, nil
+}
+
+// next reads what follows a member or an element: a comma, or closing.
+func (s *jsonScanner) next(closing byte) (more bool, err error) {
+	switch s.peek() {
+	case ',':
+		s.pos++
+		return true, nil
+	case closing:
+		s.pos++
+		return false, nil
+	}
+	return false, s.fail("a comma or " + string(closing))
+}
+
+var errTooDeep = errors.New("not usable JSON: nested too deeply")
+
+// unescape resolves the escapes of a string that the scanner has accepted. A
+// surrogate without its other half becomes bytes that are not valid UTF-8, rather
+// than U+FFFD: two different ones stay different.
+func unescape(raw []byte) []byte {
+	out := make([]byte, 0, len(raw))
+	for i := 0; i < len(raw); {
+		if raw[i] != '\\' {
+			out = append(out, raw[i])
+			i++
+			continue
+		}
+		switch c := raw[i+1]; c {
+		case 'b':
+			out = append(out, '\b')
+		case 'f':
+			out = append(out, '\f')
+		case 'n':
+			out = append(out, '\n')
+		case 'r':
+			out = append(out, '\r')
+		case 't':
+			out = append(out, '\t')
+		case 'u':
+			r := hex4(raw[i+2:])
+			i += 6
+			if utf16.IsSurrogate(r) {
+				if len(raw) >= i+6 && raw[i] == '\\' && raw[i+1] == 'u' {
+					if pair := utf16.DecodeRune(r, hex4(raw[i+2:])); pair != utf8.RuneError {
+						out = utf8.AppendRune(out, pair)
+						i += 6
+						continue
+					}
+				}
+				out = append(out, 0xE0|byte(r>>12), 0x80|byte(r>>6)&0xBF, 0x80|byte(r)&0xBF)
+				continue
+			}
+			out = utf8.AppendRune(out, r)
+			continue
+		default:
+			out = append(out, c)
+		}
+		i += 2
+	}
+	return out
+}
+
+func hex4(b []byte) rune {
+	var r rune
+	for _, c := range b[:4] {
+		d := rune(c - '0')
+		if c > '9' {
+			d = rune(c|0x20) - 'a' + 10
+		}
+		r = r<<4 | d
+	}
+	return r
+}

@@ -1,0 +1,79 @@
+package eventkey
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Names of metadata fields. They are part of the format on the wire, except
+// MetadataChildKey.
+const (
+	// MetadataKey holds the idempotency key. Set it on a message to give the
+	// message a key of its own; a publisher sets it in what it sends, so that
+	// producer and consumer use the same one.
+	MetadataKey = "idempotency_key"
+
+	// MetadataProducer holds the producer ID that a message was published under.
+	MetadataProducer = "idempotency_producer"
+
+	// MetadataAttempt counts deliberate republishing, see [NextAttempt].
+	MetadataAttempt = "idempotency_attempt"
+
+	// MetadataChildKey holds the key of a message that a handler produced, for
+	// the case that no other rule gives it one. It is never sent.
+	MetadataChildKey = "idempotency_child_key"
+)
+
+// MaxKeyBytes is the length limit of a key, in bytes.
+const MaxKeyBytes = 1024
+
+// ErrNoKey says that a message has no idempotency key: a field that its key is
+// made of is missing or empty, or no rule applies to it. The message has not
+// been published. Errors that match it are mostly a [*NoKeyError].
+var ErrNoKey = errors.New("no idempotency key")
+
+// NoKeyError is an [ErrNoKey] that names what is missing, and on which message.
+type NoKeyError struct {
+	// Field is what was looked for, as a template writes it: "tenant" is the
+	// metadata field tenant, "$.order_id" a field of the JSON payload.
+	Field string
+	// Topic and UUID tell the message.
+	Topic, UUID string
+	// Reason replaces the usual "is missing or empty".
+	Reason string
+}
+
+// Error implements error.
+func (e *NoKeyError) Error() string {
+	reason := e.Reason
+	if reason == "" {
+		reason = "is missing or empty"
+	}
+	return fmt.Sprintf("%v: %s %s (message %q for topic %q)", ErrNoKey, e.Field, reason, e.UUID, e.Topic)
+}
+
+// Is makes a NoKeyError match [ErrNoKey].
+func (e *NoKeyError) Is(target error) bool { return target == ErrNoKey }
+
+func noKey(field, topic string, msg *message.Message) error {
+	return &NoKeyError{Field: field, Topic: topic, UUID: msg.UUID}
+}
+
+// CheckKey tells whether key can serve as an idempotency key. An empty one is
+// [ErrNoKey]; one that is not valid UTF-8 or is longer than [MaxKeyBytes] is
+// another error.
+func CheckKey(key string) error {
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: the key is empty", ErrNoKey)
+	case len(key) > MaxKeyBytes:
+		return fmt.Errorf("idempotency key is %d bytes long, at most %d are allowed: it begins with %q",
+			len(key), MaxKeyBytes, key[:32])
+	case !utf8.ValidString(key):
+		return fmt.Errorf("idempotency key %q is not valid UTF-8", key)
+	}
+	return nil
+}

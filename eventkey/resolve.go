@@ -1,0 +1,122 @@
+package eventkey
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// cqrsName is the metadata field in which the marshalers of Watermill's CQRS
+// component put the name of an event or command.
+const cqrsName = "name"
+
+// Resolved is what [Resolve] finds.
+type Resolved struct {
+	// Key is the idempotency key, a valid one (see [CheckKey]).
+	Key string
+	// IdempotentID is Key with attempt and poison origin, see [IdempotentID].
+	IdempotentID string
+	// Child tells that Key comes from the message being handled. A handler that
+	// runs again may build such a message differently, so a difference between two
+	// of them is no conflict.
+	Child bool
+	// Attempt and Origin are the ones in IdempotentID: those of the message, less
+	// what it only inherited from the message being handled.
+	Attempt Attempt
+	Origin  Origin
+}
+
+// Resolve finds the key that a message is to be published under. The first of
+// these rules that applies decides:
+//
+//  1. The message's own key, in [MetadataKey]. A key equal to that of the message
+//     being handled was inherited by Copy() and is not the message's own, unless
+//     the message has a higher attempt than the handled one, or was poisoned where
+//     the handled one was not: then it is the handled message going on.
+//  2. The topic's source, or the publisher's where the topic has none. Either may
+//     be nil.
+//  3. The child key in [MetadataChildKey].
+//  4. A child key made of what is being handled (see [HandledFrom]) according to
+//     the message's context, else ctx. Only one message of each topic and event
+//     name can have it; the same message published again has it again.
+//
+// A source's error other than [ErrNoKey] is returned as it is; a source that panics
+// is an error. A message that no rule has a key for is an error that matches
+// ErrNoKey.
+func Resolve(ctx context.Context, topic string, msg *message.Message, topicSource, publisherSource Source) (Resolved, error) {
+	if msg == nil {
+		return Resolved{}, fmt.Errorf("the message for topic %q is nil", topic)
+	}
+	attempt, origin := AttemptOf(msg), OriginOf(msg)
+	handled, inHandler := HandledFrom(msg.Context())
+	if !inHandler {
+		handled, inHandler = HandledFrom(ctx)
+	}
+	goesOn := inHandler && (attempt.above(handled.Attempt) || origin.Poisoned && origin != handled.Origin)
+
+	r := Resolved{Attempt: attempt, Origin: origin}
+	if inHandler && !goesOn {
+		// What Copy() took along says nothing about the new message. Left in, a
+		// handler run again on the next attempt would publish its messages twice.
+		r.Origin = Origin{}
+		if attempt == handled.Attempt {
+			r.Attempt = Attempt{}
+		}
+	}
+
+	own, isSet := msg.Metadata[MetadataKey]
+	if isSet && inHandler && own == handled.Key && !goesOn {
+		isSet = false
+	}
+	var err error
+	if isSet {
+		r.Key, err = own, checkKeyOf(own, MetadataKey, topic, msg)
+	} else {
+		r.Key, r.Child, err = derive(topic, msg, topicSource, publisherSource, handled, inHandler)
+	}
+	if err != nil {
+		return Resolved{}, err
+	}
+	r.IdempotentID = IdempotentID(r.Key, r.Attempt, r.Origin)
+	return r, nil
+}
+
+// derive applies the rules for a message that has no key of its own.
+func derive(topic string, msg *message.Message, topicSource, publisherSource Source, handled Handled, inHandler bool) (key string, child bool, err error) {
+	source := topicSource
+	if source == nil {
+		source = publisherSource
+	}
+	var missing error = &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID,
+		Reason: "is not set on the message, and neither the topic nor the publisher has a key source"}
+	if source != nil {
+		key, err := keyOf(source, topic, msg)
+		if err == nil {
+			return key, false, nil
+		}
+		if !errors.Is(err, ErrNoKey) {
+			return "", false, err
+		}
+		missing = err
+	}
+
+	if key := msg.Metadata.Get(MetadataChildKey); key != "" {
+		return key, true, checkKeyOf(key, MetadataChildKey, topic, msg)
+	}
+	if !inHandler || handled.Key == "" {
+		return "", false, missing
+	}
+	name := msg.Metadata.Get(cqrsName)
+	if !handled.published.claim(slotName{topic, name}, msg) {
+		second := &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID, Reason: fmt.Sprintf(
+			"is not set on the message, and the handler %q has already published a message named %q to this topic: "+
+				"give each a key of its own, or return them from the handler", handled.Handler, name)}
+		if source == nil {
+			return "", false, second
+		}
+		return "", false, fmt.Errorf("%w; %w", missing, second)
+	}
+	return Child(handled, topic, name, ByItself), true, nil
+}

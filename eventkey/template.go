@@ -1,0 +1,235 @@
+package eventkey
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// maxFields bounds the fields of a template and the paths of a fingerprint.
+const maxFields = 64
+
+// Template makes the key from a text with fields in braces:
+//
+//	eventkey.Template("pay:{tenant}:{$.order_id}:{$.payment_id}")
+//
+// {name} is the metadata field of that name. A name is made of letters, digits,
+// and the characters _ - . and /. {$.path.to[0].field} is a field of a JSON
+// payload; it must hold a string, a number or a boolean. Numbers and booleans are
+// taken as they are written, so that 1e3 stays 1e3 and no digit is lost. A literal
+// brace is written twice.
+//
+// A field that is missing, null or empty is [ErrNoKey], as is an empty payload. An
+// object or array in the place of a field, a payload that is not JSON, a name that
+// stands twice in an object on the way to a field, and a value that is not valid
+// UTF-8 are other errors.
+//
+// Different values give different keys: a value that contains a percent sign, a
+// colon or another character that the template separates its fields with has it
+// percent-encoded. Template("pay:{a}:{b}") gives what Join("pay", a, b) gives.
+// Two fields therefore need between them at least one ASCII punctuation character
+// other than the percent sign.
+//
+// A template that breaks these rules is reported by [Validate], and so by every
+// constructor that takes a [Source].
+func Template(t string) Source { return parseTemplate(t) }
+
+type template struct {
+	text    string
+	parts   []part
+	paths   *pathNode
+	fields  int
+	slots   int // number of different payload fields
+	escapes byteSet
+	faults  error
+}
+
+// part is a literal or a field.
+type part struct {
+	literal string
+	field   string // as written between the braces; "" for a literal
+	slot    int    // of a payload field; -1 for a metadata field
+}
+
+func parseTemplate(text string) *template {
+	t := &template{text: text, paths: newPathTree(), escapes: setOf("%:")}
+	var faults []error
+	fault := func(format string, args ...any) {
+		faults = append(faults, fmt.Errorf("key template %q: "+format, append([]any{text}, args...)...))
+	}
+	var literal strings.Builder
+	flush := func() {
+		if literal.Len() > 0 {
+			t.parts = append(t.parts, part{literal: literal.String(), slot: -1})
+			literal.Reset()
+		}
+	}
+
+	for i := 0; i < len(text); {
+		c := text[i]
+		switch {
+		case (c == '{' || c == '}') && i+1 < len(text) && text[i+1] == c:
+			literal.WriteByte(c)
+			i += 2
+		case c == '}':
+			fault("the } at byte %d closes nothing: write }} for a literal brace", i)
+			i++
+		case c == '{':
+			size := strings.IndexAny(text[i+1:], "{}")
+			if size < 0 || text[i+1+size] == '{' {
+				fault("the { at byte %d is not closed: write {{ for a literal brace", i)
+				if size < 0 {
+					size = len(text) - i - 2
+				} else {
+					size--
+				}
+			} else {
+				flush()
+				if err := t.addField(text[i+1 : i+1+size]); err != nil {
+					fault("%w", err)
+				}
+			}
+			i += size + 2
+		default:
+			literal.WriteByte(c)
+			i++
+		}
+	}
+	flush()
+
+	if !utf8.ValidString(text) {
+		fault("it is not valid UTF-8")
+	}
+	for _, err := range t.separate() {
+		fault("%w", err)
+	}
+	t.faults = errors.Join(faults...)
+	return t
+}
+
+// addField adds the field that stands between two braces.
+func (t *template) addField(field string) error {
+	slot := -1
+	switch {
+	case field == "":
+		return errors.New("a field {} has no name")
+	case t.fields == maxFields:
+		return fmt.Errorf("field {%s}: a template takes at most %d fields", field, maxFields)
+	case field[0] == '$':
+		steps, err := parsePath(field[1:])
+		if err != nil {
+			return fmt.Errorf("field {%s}: %w", field, err)
+		}
+		if slot = t.paths.insert(steps, t.slots); slot == t.slots {
+			t.slots++
+		}
+	default:
+		for _, r := range field {
+			if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./", r) {
+				return fmt.Errorf("field {%s}: unexpected %q: a field is {metadata_name} or {$.path.in.payload}", field, r)
+			}
+		}
+	}
+	t.fields++
+	t.parts = append(t.parts, part{field: field, slot: slot})
+	return nil
+}
+
+// separate finds the characters to escape, and the fields that nothing separates.
+func (t *template) separate() (faults []error) {
+	previous, gap := "", ""
+	for _, p := range t.parts {
+		if p.field == "" {
+			gap = p.literal
+			continue
+		}
+		if previous != "" {
+			separated := false
+			for i := range len(gap) {
+				if c := gap[i]; isPunct(c) && c != '%' {
+					t.escapes.add(c)
+					separated = true
+				}
+			}
+			if !separated {
+				faults = append(faults, fmt.Errorf("nothing separates {%s} from {%s}, so different values could give one key: "+
+					"put a colon or other ASCII punctuation, except %%, between them", previous, p.field))
+			}
+		}
+		previous, gap = p.field, ""
+	}
+	if t.fields == 0 {
+		faults = append(faults, errors.New("it has no valid field, so every message would get the same key"))
+	}
+	return faults
+}
+
+// Validate reports all faults of the template.
+func (t *template) Validate() error { return t.faults }
+
+func (t *template) String() string { return fmt.Sprintf("eventkey.Template(%q)", t.text) }
+
+// Key implements [Source].
+func (t *template) Key(topic string, msg *message.Message) (string, error) {
+	if t.faults != nil {
+		return "", t.faults
+	}
+	// Keys and payload fields are few and short as a rule; these stay on the stack.
+	var values [8]jsonValue
+	var buf [128]byte
+	found, key := values[:0], buf[:0]
+
+	for i := range t.parts {
+		p := &t.parts[i]
+		if p.field == "" {
+			key = append(key, p.literal...)
+			continue
+		}
+		if p.slot < 0 {
+			value := msg.Metadata.Get(p.field)
+			if value == "" {
+				return "", noKey(p.field, topic, msg)
+			}
+			if !utf8.ValidString(value) {
+				return "", t.fail(p, topic, msg, errors.New("its value is not valid UTF-8"))
+			}
+			key = appendEscaped(key, value, &t.escapes)
+			continue
+		}
+		if len(found) == 0 {
+			if len(bytes.TrimSpace(msg.Payload)) == 0 {
+				return "", noKey(p.field, topic, msg)
+			}
+			if found = values[:min(t.slots, len(values))]; t.slots > len(values) {
+				found = make([]jsonValue, t.slots)
+			}
+			if err := pick(msg.Payload, t.paths, found); err != nil {
+				return "", t.fail(p, topic, msg, fmt.Errorf("the payload is unusable: %w", err))
+			}
+		}
+		var value []byte
+		switch v := found[p.slot]; v.kind {
+		case kindString, kindNumber, kindBool:
+			value = v.text()
+		case kindObject, kindArray:
+			return "", t.fail(p, topic, msg, fmt.Errorf("it is %v, a key needs a string, a number or a boolean", v.kind))
+		}
+		if len(value) == 0 {
+			return "", noKey(p.field, topic, msg)
+		}
+		if !utf8.Valid(value) {
+			return "", t.fail(p, topic, msg, errors.New("its value is not valid UTF-8, or has half of a surrogate pair"))
+		}
+		key = appendEscaped(key, value, &t.escapes)
+	}
+	return string(key), nil
+}
+
+func (t *template) fail(p *part, topic string, msg *message.Message, err error) error {
+	return fmt.Errorf("key field {%s} of message %q for topic %q: %w", p.field, msg.UUID, topic, err)
+}
