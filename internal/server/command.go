@@ -1,0 +1,37 @@
+// Package server knows what the connected server can do and what its errors
+// mean: it probes for XADD IDMP, finds the master of a key, sorts errors into
+// those that are worth another try and those that are final, and makes commands
+// that go-redis does not repeat by itself.
+package server
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Command is a command that go-redis sends once. Its own retry hides a lost
+// reply: the caller could not tell "new" from "added by the first try". One such
+// command in a pipeline or transaction makes the whole of it go out once.
+type Command struct{ *redis.Cmd }
+
+// NoRetry tells go-redis to hand the first error back.
+func (Command) NoRetry() bool { return true }
+
+// NewCommand makes a command whose key is args[keyPos]. A cluster client routes
+// by that position, which it can't guess for commands such as XINFO STREAM.
+func NewCommand(ctx context.Context, keyPos int8, args ...any) Command {
+	cmd := redis.NewCmd(ctx, args...)
+	cmd.SetFirstKeyPos(keyPos)
+	return Command{Cmd: cmd}
+}
+
+// Node returns the client that talks to the master of key: client itself, or
+// the master's own client in a cluster. Keyless commands (INFO, TIME) need it,
+// since a cluster client sends those to any node.
+func Node(ctx context.Context, client redis.UniversalClient, key string) (redis.UniversalClient, error) {
+	if cluster, ok := client.(*redis.ClusterClient); ok {
+		return cluster.MasterForKey(ctx, key)
+	}
+	return client, nil
+}

@@ -1,0 +1,132 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Info is what was found out about the server that holds a key.
+type Info struct {
+	// Name is "redis" or "valkey", Version its own version. Both are empty where
+	// the user may not call INFO.
+	Name, Version string
+	// IDMP: XADD takes IDMP and IDMPAUTO, and the server is not one of the two
+	// first releases that had faults in them.
+	IDMP bool
+}
+
+// String is for logs and error texts: "redis 8.6.3", "valkey 9.1.2".
+func (i Info) String() string {
+	if i.Version == "" {
+		return "a server that hides its version"
+	}
+	return i.Name + " " + i.Version
+}
+
+// firstSound is the first release without the IDMP faults of 8.6.0 and 8.6.1
+// (append-only file rewrite, loading of a snapshot, SWAPDB; Redis 8.6.2 release
+// notes).
+var firstSound = [3]int{8, 6, 2}
+
+// Probe asks the master of key. The command itself decides, not the version: an
+// XADD that must not make a stream, on a side key that never holds one, writes
+// nothing on any server. A server without IDMP reads the word as an entry ID and
+// refuses it before it looks at the key.
+func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info, error) {
+	probe := NewCommand(ctx, 1, "xadd", key, "nomkstream", "idmp", "probe", "probe", "*", "probe", "probe")
+	err := client.Process(ctx, probe)
+	var reply redis.Error
+	switch {
+	case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "WRONGTYPE"):
+		err = nil
+	case errors.As(err, &reply) && Classify(err) == Final && !IsRefusedByACL(err):
+		// The server does not know the words.
+	default:
+		return Info{}, fmt.Errorf("probe the server for XADD IDMP: %w", err)
+	}
+	info := Info{IDMP: err == nil}
+	info.Name, info.Version = version(ctx, client, key)
+	if v, ok := parseVersion(info.Version); ok && info.Name == "redis" && less(v, firstSound) {
+		info.IDMP = false
+	}
+	return info, nil
+}
+
+// version asks INFO; a user without the right gets empty strings.
+func version(ctx context.Context, client redis.UniversalClient, key string) (name, version string) {
+	fields, err := InfoSection(ctx, client, key, "server")
+	if err != nil {
+		return "", ""
+	}
+	// Valkey calls itself redis 7.2.4 for old clients and gives its own beside it.
+	if v := fields["valkey_version"]; v != "" {
+		return "valkey", v
+	}
+	return "redis", fields["redis_version"]
+}
+
+// InfoSection returns the fields of one section of INFO from the master of key.
+func InfoSection(ctx context.Context, client redis.UniversalClient, key, section string) (map[string]string, error) {
+	node, err := Node(ctx, client, key)
+	if err != nil {
+		return nil, err
+	}
+	text, err := node.Info(ctx, section).Result()
+	if err != nil {
+		return nil, err
+	}
+	fields := make(map[string]string)
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimRight(line, "\r\n"), ":"); ok {
+			fields[name] = value
+		}
+	}
+	return fields, nil
+}
+
+// ClockOffset returns how far the clock of key's master is ahead of this
+// process' clock. What depends on age must use the server's clock: a producer a
+// day ahead would trim everything.
+func ClockOffset(ctx context.Context, client redis.UniversalClient, key string) (time.Duration, error) {
+	node, err := Node(ctx, client, key)
+	if err != nil {
+		return 0, err
+	}
+	before := time.Now()
+	now, err := node.Time(ctx).Result()
+	if err != nil {
+		return 0, err
+	}
+	// The server read its clock somewhere between; the middle halves the error.
+	return now.Sub(before.Add(time.Since(before) / 2)), nil
+}
+
+func parseVersion(s string) (v [3]int, ok bool) {
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) != 3 {
+		return v, false
+	}
+	for i, part := range parts {
+		n, err := strconv.Atoi(part)
+		if err != nil {
+			return v, false
+		}
+		v[i] = n
+	}
+	return v, true
+}
+
+func less(a, b [3]int) bool {
+	for i := range a {
+		if a[i] != b[i] {
+			return a[i] < b[i]
+		}
+	}
+	return false
+}

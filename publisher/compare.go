@@ -1,0 +1,151 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/wire"
+)
+
+// compare looks at the originals of duplicates: is the original still there, is its
+// content the same, and is it perhaps the item's own first try. An original that
+// was added in the same transaction is compared in memory, the others are read
+// back.
+func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, added map[string]*item) error {
+	var ids []string
+	bytes := 0
+	pending := duplicates[:0:0]
+	flush := func() error {
+		originals, err := t.originals(ids)
+		if err != nil {
+			return fmt.Errorf("read back the originals of duplicates: %w", err)
+		}
+		for _, i := range pending {
+			o := &outcomes[i]
+			if msg, ok := originals[o.entryID]; ok {
+				t.judge(items[i], o, msg, added)
+			} else {
+				o.known, o.verdict = true, OriginalGone
+			}
+		}
+		ids, pending, bytes = nil, nil, 0
+		return nil
+	}
+	for _, i := range duplicates {
+		o := &outcomes[i]
+		if original, ok := added[o.entryID]; ok {
+			t.verify(items[i], o, original.print, original.payload)
+			continue
+		}
+		ids = append(ids, o.entryID)
+		pending = append(pending, i)
+		// The original is likely about as large as the duplicate.
+		if bytes += items[i].size; bytes > batchBytes {
+			if err := flush(); err != nil {
+				return err
+			}
+		}
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	return flush()
+}
+
+// judge decides about a duplicate whose original was read back.
+func (t *topic) judge(it *item, o *outcome, original *message.Message, added map[string]*item) {
+	// The entry's UUID tells our own first try, whose reply was lost, from somebody
+	// else's. In mode IDMPAuto every try has the same UUID, whoever sent it.
+	if it.lost && it.mode != IDMPAuto && original.UUID == it.receipt.MessageUUID && added[o.entryID] == nil {
+		added[o.entryID] = it
+		o.known, o.verdict, o.age = true, Added, 0
+		return
+	}
+	print, err := eventkey.Sum(t.cfg.Fingerprint, original)
+	if err != nil {
+		o.known, o.err = true, permanent(fmt.Errorf("entry %s, the original: %w", o.entryID, err))
+		return
+	}
+	t.verify(it, o, print, original.Payload)
+}
+
+// verify compares an item with its original.
+func (t *topic) verify(it *item, o *outcome, print, payload []byte) {
+	if o.known = true; !bytes.Equal(it.print, print) {
+		t.conflict(it, o, payload)
+	}
+}
+
+// conflict is the outcome of an item whose original has other content. Under a
+// child key it is no error: a handler that ran again may well produce a different
+// message, and the first one was published and stays.
+func (t *topic) conflict(it *item, o *outcome, original []byte) {
+	o.known = true
+	if it.child {
+		o.differs = true
+		return
+	}
+	conflict := &ConflictError{Topic: t.name, Key: it.receipt.Key, EntryID: o.entryID, MessageUUID: it.receipt.MessageUUID}
+	if original != nil {
+		conflict.Field = eventkey.FirstDifference(t.cfg.Fingerprint, original, it.payload)
+	}
+	o.err = conflict
+}
+
+// rangeCommand reads one entry, once; see server.Command.
+type rangeCommand struct{ *redis.XMessageSliceCmd }
+
+func (rangeCommand) NoRetry() bool { return true }
+
+func newRangeCommand(ctx context.Context, topic, id string) rangeCommand {
+	cmd := redis.NewXMessageSliceCmd(ctx, "xrange", topic, id, id)
+	cmd.SetFirstKeyPos(1)
+	return rangeCommand{cmd}
+}
+
+// originals reads entries. It does so in a transaction, which goes to the master
+// whatever reads the client sends to replicas.
+func (t *topic) originals(ids []string) (map[string]*message.Message, error) {
+	ctx := t.engine.ctx
+	cmds := make([]redis.Cmder, 0, len(ids))
+	ranges := make(map[string]rangeCommand, len(ids))
+	for _, id := range ids {
+		if _, ok := ranges[id]; !ok {
+			ranges[id] = newRangeCommand(ctx, t.name, id)
+			cmds = append(cmds, ranges[id])
+		}
+	}
+	_, err := t.engine.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
+	if err := server.FirstError(err, cmds); err != nil {
+		return nil, err
+	}
+	originals := make(map[string]*message.Message, len(ids))
+	for id, cmd := range ranges {
+		for _, entry := range cmd.Val() {
+			msg, err := t.engine.decode(t.name, id, entry.Values)
+			if err != nil {
+				return nil, err
+			}
+			originals[id] = msg
+		}
+	}
+	return originals, nil
+}
+
+func (e *engine) decode(topic, id string, values map[string]any) (*message.Message, error) {
+	if e.cfg.Marshaller == nil {
+		return wire.Decode(topic, id, values)
+	}
+	msg, err := e.cfg.Marshaller.(redisstream.Unmarshaller).Unmarshal(values)
+	if err != nil {
+		return nil, fmt.Errorf("unmarshal entry %s of %q: %w", id, topic, err)
+	}
+	return msg, nil
+}

@@ -1,0 +1,256 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+)
+
+// Defaults of [Config].
+const (
+	DefaultRetryFor       = 10 * time.Second
+	DefaultReplicaTimeout = time.Second
+	DefaultMaxPayload     = 16 << 20
+)
+
+const (
+	maxProducerIDBytes = 256
+	// maxProducers bounds the producer IDs of one topic: the server keeps a map for
+	// each, and reports on all of them in every XINFO STREAM.
+	maxProducers = 64
+)
+
+// Config configures a [Publisher]. Client and ProducerID are required, and a Key
+// unless every message brings its own.
+type Config struct {
+	// Client is a *redis.Client (also one of NewFailoverClient) or a
+	// *redis.ClusterClient. Ring clients are refused: they move keys between servers
+	// without their history. The client stays the caller's: Close does not close it.
+	Client redis.UniversalClient
+
+	// ProducerID names the logical producer, such as "payment-service". It must be
+	// the same in all instances of the service and after a restart: the server
+	// remembers keys per producer ID, so a host name or a random ID would let every
+	// restart publish again. No slash, at most 256 bytes of UTF-8.
+	ProducerID string
+	// Producer, where set, gives the producer ID for each message instead, for a
+	// process that publishes for several services; a message for which it finds no
+	// key gets ProducerID. At most 64 different ones a topic.
+	Producer eventkey.Source
+
+	// Key says which event a message is; a message's own key
+	// (eventkey.MetadataKey) goes before it. Nil: messages without a key of their
+	// own are refused with [ErrNoKey], except in mode IDMPAuto.
+	Key eventkey.Source
+	// Fingerprint says what makes two messages of one key the same; a difference is
+	// a [*ConflictError]. Default: the payload. Use eventkey.JSONWithout for fields
+	// that differ in each try, such as a time of receipt.
+	Fingerprint eventkey.Fingerprint
+
+	// Mode is Auto by default. The layout record of an existing topic goes before it.
+	Mode Mode
+	// ContentMetadata, for mode IDMPAuto only, lists the metadata that is part of
+	// the content. Other metadata is not sent, except what marks an attempt.
+	ContentMetadata []string
+	// Window is how long and how many keys are remembered; see [Window].
+	Window Window
+	// Topics overrides settings for single topics.
+	Topics map[string]Topic
+
+	// Marshaller makes the fields of an entry, as in watermill-redisstream. Default:
+	// the format of its DefaultMarshallerUnmarshaller, with the same bytes for the
+	// same message. Another one must implement redisstream.Unmarshaller, too: a
+	// duplicate is compared with the stored entry.
+	Marshaller redisstream.Marshaller
+	// MaxPayload is the largest encoded message, in bytes; 0 means 16 MiB. Redis'
+	// own limit for a field is proto-max-bulk-len, 512 MiB by default.
+	MaxPayload int
+
+	// Maxlens and DefaultMaxlen trim streams to about so many entries (MAXLEN ~), as
+	// in watermill-redisstream: 0 means unlimited, and a negative value in Maxlens
+	// means DefaultMaxlen.
+	Maxlens       map[string]int64
+	DefaultMaxlen int64
+	// MaxAge trims entries that are older, by the server's clock, to about a
+	// macro node of the stream; 0 means never. A topic that has a length limit is
+	// not trimmed by age: XADD takes one of the two.
+	MaxAge time.Duration
+	// KeepUnacked trims only what every consumer group has acknowledged (ACKED,
+	// Redis 8.2 or newer; publishing fails on older servers). It protects nothing
+	// while a topic has no group, and a forgotten group stops trimming for ever.
+	KeepUnacked bool
+
+	// MinReplicas waits after each write until so many replicas have it; 0 means
+	// not to wait. ReplicaTimeout, 1 s by default, bounds the wait; then the error
+	// is [ErrNotReplicated].
+	MinReplicas    int
+	ReplicaTimeout time.Duration
+
+	// RetryFor bounds how long a message is sent again, under the same ID, when the
+	// server is out of reach or refuses for now; 0 means 10 s. A caller's context
+	// may end the call earlier.
+	RetryFor time.Duration
+
+	// Hooks are told what happens.
+	Hooks []Hooks
+}
+
+// Topic overrides [Config] for one topic; zero fields don't.
+type Topic struct {
+	// Key replaces Config.Key: where it finds no key, Config.Key is not asked.
+	Key         eventkey.Source
+	Fingerprint eventkey.Fingerprint
+	Window      Window
+	MaxAge      time.Duration
+}
+
+// resolve returns the configuration with defaults filled in, sharing nothing that
+// the caller could change, and all of its faults at once.
+func (c Config) resolve() (Config, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+
+	switch client := c.Client.(type) {
+	case nil:
+		fault("Client is nil")
+	case *redis.Ring:
+		fault("Client is a *redis.Ring, which moves keys to servers that don't know their history; use a ClusterClient")
+	default:
+		if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
+			fault("Client is a nil %T", client)
+		}
+	}
+	if err := checkProducerID(c.ProducerID); err != nil {
+		fault("ProducerID %q: %w. It names the logical producer, such as \"payment-service\", and must be "+
+			"the same in all instances and after restarts, since keys are remembered per producer ID", c.ProducerID, err)
+	}
+	if int(c.Mode) >= len(modeNames) {
+		fault("Mode: %v is unknown", c.Mode)
+	}
+	source := func(name string, s eventkey.Source) {
+		if s == nil {
+			return
+		}
+		if err := eventkey.Validate(s); err != nil {
+			fault("%s: %w", name, err)
+		}
+	}
+	source("Key", c.Key)
+	source("Producer", c.Producer)
+	if err := eventkey.ValidateFingerprint(c.Fingerprint); err != nil {
+		fault("Fingerprint: %w", err)
+	}
+
+	c.Window = c.Window.withDefaults(Window{Duration: DefaultDuration, Entries: DefaultEntries})
+	if err := c.Window.validate(c.Mode); err != nil {
+		faults = append(faults, err)
+	}
+	c.Topics = maps.Clone(c.Topics)
+	for _, name := range slices.Sorted(maps.Keys(c.Topics)) {
+		t := c.Topics[name]
+		if name == "" {
+			fault("Topics: the topic \"\" is not a stream name")
+		}
+		source(fmt.Sprintf("Topics[%q].Key", name), t.Key)
+		if err := eventkey.ValidateFingerprint(t.Fingerprint); err != nil {
+			fault("Topics[%q].Fingerprint: %w", name, err)
+		}
+		t.Window = t.Window.withDefaults(c.Window)
+		if err := t.Window.validate(c.Mode); err != nil {
+			fault("Topics[%q]: %w", name, err)
+		}
+		if t.MaxAge < 0 {
+			fault("Topics[%q].MaxAge %v is negative", name, t.MaxAge)
+		}
+		c.Topics[name] = t
+	}
+
+	if _, ok := c.Marshaller.(redisstream.DefaultMarshallerUnmarshaller); ok {
+		c.Marshaller = nil // internal/wire writes the same bytes, always in the same order
+	}
+	if c.Marshaller != nil {
+		if _, ok := c.Marshaller.(redisstream.Unmarshaller); !ok {
+			fault("Marshaller %T does not implement redisstream.Unmarshaller, which is needed to compare a duplicate with the stored entry", c.Marshaller)
+		}
+		if c.Mode == IDMPAuto {
+			fault("Marshaller %T: mode idmpauto hashes what is sent and takes only the default marshaller, which is known to send the same bytes for the same content", c.Marshaller)
+		}
+	}
+	c.ContentMetadata = slices.Clone(c.ContentMetadata)
+	if c.ContentMetadata != nil && c.Mode != IDMPAuto {
+		fault("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
+	}
+	c.Maxlens = maps.Clone(c.Maxlens)
+
+	negative := func(name string, value int64) {
+		if value < 0 {
+			fault("%s %d is negative", name, value)
+		}
+	}
+	negative("MaxPayload", int64(c.MaxPayload))
+	negative("DefaultMaxlen", c.DefaultMaxlen)
+	negative("MinReplicas", int64(c.MinReplicas))
+	for name, d := range map[string]time.Duration{"MaxAge": c.MaxAge, "ReplicaTimeout": c.ReplicaTimeout, "RetryFor": c.RetryFor} {
+		if d < 0 {
+			fault("%s %v is negative", name, d)
+		}
+	}
+	if c.Mode == IDMPAuto && c.Key == nil {
+		c.Key = eventkey.Content(c.ContentMetadata...)
+	}
+	if c.MaxPayload == 0 {
+		c.MaxPayload = DefaultMaxPayload
+	}
+	if c.ReplicaTimeout == 0 {
+		c.ReplicaTimeout = DefaultReplicaTimeout
+	}
+	if c.RetryFor == 0 {
+		c.RetryFor = DefaultRetryFor
+	}
+	c.Hooks = slices.Clone(c.Hooks)
+	if len(faults) > 0 {
+		return c, fmt.Errorf("publisher: invalid config:\n%w", errors.Join(faults...))
+	}
+	return c, nil
+}
+
+func checkProducerID(id string) error {
+	switch {
+	case id == "":
+		return fmt.Errorf("%w: it is empty", ErrProducerID)
+	case strings.Contains(id, "/"):
+		return fmt.Errorf("%w: it has a slash, which separates the shard number", ErrProducerID)
+	case len(id) > maxProducerIDBytes:
+		return fmt.Errorf("%w: it is longer than %d bytes", ErrProducerID, maxProducerIDBytes)
+	case !utf8.ValidString(id):
+		return fmt.Errorf("%w: it is not UTF-8", ErrProducerID)
+	}
+	return nil
+}
+
+// forTopic is the part of the configuration that depends on the topic.
+func (c *Config) forTopic(name string) (t Topic, maxlen int64) {
+	t = c.Topics[name]
+	t.Window = t.Window.withDefaults(c.Window)
+	if t.Fingerprint == nil {
+		t.Fingerprint = c.Fingerprint
+	}
+	if t.MaxAge == 0 {
+		t.MaxAge = c.MaxAge
+	}
+	maxlen, ok := c.Maxlens[name]
+	if !ok || maxlen < 0 {
+		maxlen = c.DefaultMaxlen
+	}
+	return t, maxlen
+}

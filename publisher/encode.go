@@ -1,0 +1,197 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/wire"
+)
+
+// item is one message on its way, encoded. It shares nothing with the caller's
+// message, which the caller may change as soon as the call has returned.
+type item struct {
+	producer string // without shard
+	fields   []any  // of the entry: name, value, name, value, …
+	size     int    // of the fields, in bytes
+	payload  []byte
+	print    []byte // fingerprint
+	child    bool   // the key is a child key
+
+	// The flight's own.
+	shardID  string // producer ID on the wire
+	mode     Mode
+	attempts int
+	lost     bool // the reply of an earlier try was lost
+	// Guarded by the call: until done, receipt only says which message it is.
+	done    bool
+	receipt Receipt
+}
+
+// requeuerRetries and the poison fields mark an attempt; they are sent in mode
+// IDMPAuto, too, or a requeue would be taken for a duplicate. Their values are
+// Watermill's (components/requeuer, message/router/middleware).
+var attemptMetadata = []string{
+	eventkey.MetadataAttempt, "_watermill_requeuer_retries", "topic_poisoned", "handler_poisoned",
+}
+
+// encodeAll encodes the messages of a call, or none of them.
+func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message, receipts []Receipt) ([]*item, error) {
+	items := make([]*item, len(msgs))
+	var fault error
+	for i, msg := range msgs {
+		it, err := t.encode(ctx, msg)
+		if err != nil {
+			receipts[i].Err = err
+			if fault == nil {
+				fault = err
+			}
+			continue
+		}
+		items[i] = it
+	}
+	if fault == nil {
+		return items, nil
+	}
+	for i, it := range items {
+		if it != nil {
+			receipts[i] = it.receipt
+			receipts[i].Err = notSent(errors.New("another message of the call can't be sent"))
+			if IsPermanent(fault) {
+				receipts[i].Err = permanent(receipts[i].Err)
+			}
+		}
+	}
+	return nil, &PublishError{Topic: t.name, Receipts: receipts}
+}
+
+func (t *topic) encode(ctx context.Context, msg *message.Message) (*item, error) {
+	if msg == nil {
+		return nil, permanent(errors.New("the message is nil"))
+	}
+	cfg := &t.engine.cfg
+	key, err := eventkey.Resolve(ctx, t.name, msg, t.cfg.Key, cfg.Key)
+	if err != nil {
+		return nil, permanent(err)
+	}
+	producer, err := t.producerOf(msg)
+	if err != nil {
+		return nil, permanent(err)
+	}
+	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
+	if cfg.Mode == IDMPAuto {
+		if err := t.reduceToContent(sent, key.IdempotentID); err != nil {
+			return nil, permanent(err)
+		}
+	}
+	fields, err := t.engine.fields(t.name, sent)
+	if err != nil {
+		return nil, permanent(err)
+	}
+	size := sizeOf(fields)
+	if size > cfg.MaxPayload {
+		return nil, fmt.Errorf("message %s has %d bytes, the limit is %d (Config.MaxPayload): %w", msg.UUID, size, cfg.MaxPayload, ErrTooLarge)
+	}
+	print, err := eventkey.Sum(t.cfg.Fingerprint, sent)
+	if err != nil {
+		return nil, permanent(err)
+	}
+	return &item{
+		producer: producer, fields: fields, size: size, payload: sent.Payload, print: print, child: key.Child,
+		receipt: Receipt{Topic: t.name, MessageUUID: msg.UUID, Key: key.Key, IdempotentID: key.IdempotentID},
+	}, nil
+}
+
+// wireMetadata is what is sent: the key goes along so that the consumer uses the
+// same one; the child key is a note between middleware and publisher.
+func wireMetadata(msg *message.Message, key string) message.Metadata {
+	metadata := make(message.Metadata, len(msg.Metadata)+1)
+	maps.Copy(metadata, msg.Metadata)
+	delete(metadata, eventkey.MetadataChildKey)
+	metadata[eventkey.MetadataKey] = key
+	return metadata
+}
+
+// reduceToContent makes what is sent a function of the content, since the server
+// hashes every field: a fresh UUID or trace ID would make each retry a new entry.
+func (t *topic) reduceToContent(sent *message.Message, idempotentID string) error {
+	keep := t.engine.cfg.ContentMetadata
+	maps.DeleteFunc(sent.Metadata, func(name, _ string) bool {
+		return name != eventkey.MetadataKey && !slices.Contains(keep, name) && !slices.Contains(attemptMetadata, name)
+	})
+	content, err := eventkey.Content(keep...).Key(t.name, sent)
+	if err != nil {
+		return err
+	}
+	sent.UUID = eventkey.StableUUID(eventkey.Join(content, idempotentID))
+	return nil
+}
+
+// producerOf finds the producer ID and bounds how many a topic gets.
+func (t *topic) producerOf(msg *message.Message) (string, error) {
+	cfg := &t.engine.cfg
+	if cfg.Producer == nil {
+		return cfg.ProducerID, nil
+	}
+	id, err := cfg.Producer.Key(t.name, msg)
+	switch {
+	case errors.Is(err, ErrNoKey):
+		id = cfg.ProducerID
+	case err != nil:
+		return "", fmt.Errorf("producer ID of message %s: %w", msg.UUID, err)
+	default:
+		if err := checkProducerID(id); err != nil {
+			return "", fmt.Errorf("producer ID %q of message %s: %w", id, msg.UUID, err)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, ok := t.producers[id]; !ok {
+		if len(t.producers) >= maxProducers {
+			return "", fmt.Errorf("producer ID %q of message %s: topic %q has %d already: %w", id, msg.UUID, t.name, maxProducers, ErrProducers)
+		}
+		t.producers[id] = struct{}{}
+	}
+	return id, nil
+}
+
+// fields makes the entry's fields in a fixed order.
+func (e *engine) fields(topic string, msg *message.Message) ([]any, error) {
+	if e.cfg.Marshaller == nil {
+		return wire.Encode(msg, msg.Metadata)
+	}
+	values, err := e.cfg.Marshaller.Marshal(topic, msg)
+	if err != nil {
+		return nil, fmt.Errorf("marshal message %s: %w", msg.UUID, err)
+	}
+	return sortedFields(values), nil
+}
+
+func sortedFields(values map[string]any) []any {
+	fields := make([]any, 0, 2*len(values))
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		fields = append(fields, name, values[name])
+	}
+	return fields
+}
+
+func sizeOf(fields []any) int {
+	size := 0
+	for _, f := range fields {
+		switch v := f.(type) {
+		case string:
+			size += len(v)
+		case []byte:
+			size += len(v)
+		default:
+			size += 16 // a number or time of a user's marshaller
+		}
+	}
+	return size
+}

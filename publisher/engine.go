@@ -1,0 +1,154 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/redis/go-redis/v9"
+)
+
+// engine sends items. It is what a Publisher with its shared handles and a Guard
+// have in common.
+type engine struct {
+	cfg    Config
+	client redis.UniversalClient
+	logger watermill.LoggerAdapter
+
+	// ctx belongs to the pipelines: a caller's context ends only the caller's
+	// waiting. It ends when Close gives up waiting.
+	ctx  context.Context
+	stop context.CancelFunc
+
+	mu      sync.Mutex
+	closed  bool
+	topics  map[string]*topic
+	running sync.WaitGroup // calls and flights
+}
+
+func newEngine(cfg Config, logger watermill.LoggerAdapter) *engine {
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	e := &engine{cfg: cfg, client: cfg.Client, logger: logger, topics: make(map[string]*topic)}
+	e.ctx, e.stop = context.WithCancel(context.Background())
+	return e
+}
+
+// begin registers a call; it is false once the engine is closed.
+func (e *engine) begin() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return false
+	}
+	e.running.Add(1)
+	return true
+}
+
+func (e *engine) end() { e.running.Done() }
+
+func (e *engine) topic(name string) *topic {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, ok := e.topics[name]
+	if !ok {
+		t = newTopic(e, name)
+		e.topics[name] = t
+	}
+	return t
+}
+
+// closeGrace is how long Close waits, after it has given up on retries, for
+// commands that are waiting for a reply. It is above go-redis' default read
+// time-out of three seconds.
+const closeGrace = 5 * time.Second
+
+func (e *engine) close() error {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		e.running.Wait()
+		close(done)
+	}()
+	defer e.stop()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(e.cfg.RetryFor):
+	}
+	e.stop()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(closeGrace):
+		return errors.New("publisher closed while commands were waiting for a reply that does not come; does the client have a read time-out?")
+	}
+}
+
+// call is one Publish or Send. Its items go out in order. mu guards what the
+// waiting caller and the flight that sends the items both look at.
+type call struct {
+	items []*item
+
+	mu        sync.Mutex
+	sent      int // items[:sent] were handed to the server
+	left      int // items that are not done
+	abandoned bool
+	finished  chan struct{}
+}
+
+// deliver hands the items to the topic, waits for them, or for ctx, and returns
+// one receipt an item.
+func (e *engine) deliver(ctx context.Context, t *topic, items []*item) []Receipt {
+	c := &call{items: items, left: len(items), finished: make(chan struct{})}
+	if ctx.Err() == nil {
+		t.enqueue(c)
+		select {
+		case <-c.finished:
+		case <-ctx.Done():
+		}
+	}
+	return c.leave(e, ctx)
+}
+
+// leave ends the caller's waiting. The flight that may be sending the items goes
+// on for itself; what it finds out then reaches the hooks only.
+func (c *call) leave(e *engine, ctx context.Context) []Receipt {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.abandoned = true
+	receipts := make([]Receipt, len(c.items))
+	for i, it := range c.items {
+		switch {
+		case it.done:
+		case i < c.sent:
+			// Only a copy: the item is still the flight's.
+			receipts[i] = it.receipt
+			receipts[i].Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, context.Cause(ctx))
+			continue
+		default:
+			c.finish(e, it, func(r *Receipt) { r.Err = notSent(context.Cause(ctx)) })
+		}
+		receipts[i] = it.receipt
+	}
+	return receipts
+}
+
+// finish makes the receipt of an item final. The caller holds c.mu.
+func (c *call) finish(e *engine, it *item, set func(*Receipt)) {
+	if it.done {
+		return
+	}
+	it.done = true
+	set(&it.receipt)
+	e.onPublish(it.receipt)
+	if c.left--; c.left == 0 {
+		close(c.finished)
+	}
+}

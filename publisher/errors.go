@@ -1,0 +1,144 @@
+package publisher
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+// Errors on which callers branch. Every error of [Publisher.Publish] and
+// [Publisher.Send] matches one of them, or wraps what the server said.
+var (
+	// ErrNoKey: the message has no key (the same value as eventkey.ErrNoKey).
+	// Give it one; another try does not help.
+	ErrNoKey = eventkey.ErrNoKey
+	// ErrClosed: the publisher was closed before the message was sent.
+	ErrClosed = errors.New("publisher is closed")
+	// ErrNotSent: the message is not in the stream by this call. Publish it again.
+	ErrNotSent = errors.New("message was not sent")
+	// ErrOutcomeUnknown: the message was sent, and nobody can say yet whether it
+	// is in the stream. Publish it again under the same key: that is safe.
+	ErrOutcomeUnknown = errors.New("outcome unknown: the message may be in the stream; publishing it again is safe")
+	// ErrConflict: the key belongs to an event with other content, which stays.
+	// The error is a *[ConflictError]. Another try does not help.
+	ErrConflict = errors.New("key is already used for another content")
+	// ErrLatchUnconfirmed: the latch of the key was not written by this library,
+	// so it is no proof that the message is in the stream. Nothing was added.
+	ErrLatchUnconfirmed = errors.New("latch was not written by this library and proves nothing")
+	// ErrNotReplicated: the message is in the stream of the primary, but fewer
+	// than MinReplicas replicas confirmed it in time. Publish it again: a
+	// duplicate waits for the replicas, too.
+	ErrNotReplicated = errors.New("message is not confirmed by enough replicas")
+	// ErrTooLarge: the encoded message is above Config.MaxPayload.
+	ErrTooLarge = errors.New("message is too large")
+	// ErrModeUnsupported: the server can't do what the mode or the topic's layout
+	// asks for. Nothing was sent.
+	ErrModeUnsupported = errors.New("mode is not supported by the server")
+	// ErrLayout: the topic's layout record can't be obeyed by this publisher.
+	ErrLayout = errors.New("layout of the topic can't be used")
+	// ErrProducers: a topic has seen more than 64 producer IDs from this
+	// publisher, each of which costs the server memory and time.
+	ErrProducers = errors.New("too many producer IDs on one topic")
+	// ErrProducerID: Config.Producer gave an ID that is empty, has a slash, is
+	// over 256 bytes or not UTF-8.
+	ErrProducerID = errors.New("invalid producer ID")
+)
+
+// ConflictError says that a key was published with two contents. The first one
+// stays in the stream. It matches [ErrConflict].
+type ConflictError struct {
+	Topic, Key string
+	// EntryID is the entry of the original.
+	EntryID string
+	// MessageUUID is that of the message that was refused.
+	MessageUUID string
+	// Field is the path of the first JSON field that differs, in the order of the
+	// names; empty when the payloads are not both JSON or the original is gone.
+	Field string
+}
+
+func (e *ConflictError) Error() string {
+	where := "content"
+	if e.Field != "" {
+		where = "field " + e.Field
+	}
+	return fmt.Sprintf("topic %q: key %q: message %s differs in %s from entry %s: %v",
+		e.Topic, e.Key, e.MessageUUID, where, e.EntryID, ErrConflict)
+}
+
+// Unwrap makes the error match [ErrConflict].
+func (e *ConflictError) Unwrap() error { return ErrConflict }
+
+// PublishError is what Publish and Send return when not all messages of a call
+// succeeded. Repeating the whole call is safe: what is in the stream stays there
+// once. It matches (errors.Is, errors.As) the errors of all its messages.
+type PublishError struct {
+	Topic string
+	// Receipts has the result of every message of the call, in its order.
+	Receipts []Receipt
+}
+
+func (e *PublishError) Error() string {
+	failed := e.Unwrap()
+	text := fmt.Sprintf("publish to %q: %d of %d messages failed: %v", e.Topic, len(failed), len(e.Receipts), failed[0])
+	if len(failed) > 1 {
+		text += fmt.Sprintf(" (and %d more)", len(failed)-1)
+	}
+	return text
+}
+
+// Unwrap returns the errors of the messages that failed.
+func (e *PublishError) Unwrap() []error {
+	var errs []error
+	for _, r := range e.Receipts {
+		if r.Err != nil {
+			errs = append(errs, fmt.Errorf("message %s: %w", r.MessageUUID, r.Err))
+		}
+	}
+	return errs
+}
+
+// permanentError marks an error that another try can't mend.
+type permanentError struct{ error }
+
+func (e permanentError) Unwrap() error { return e.error }
+
+func permanent(err error) error { return permanentError{err} }
+
+// IsPermanent reports that publishing the same message again can't succeed: an
+// HTTP handler answers 4xx rather than 503, a Retry middleware gives up. Of a
+// call with several messages it is true when it is true of every failed one.
+func IsPermanent(err error) bool {
+	var call *PublishError
+	if errors.As(err, &call) {
+		for _, e := range call.Unwrap() {
+			if !IsPermanent(e) {
+				return false
+			}
+		}
+		return true
+	}
+	var marked permanentError
+	if errors.As(err, &marked) {
+		return true
+	}
+	for _, target := range []error{ErrNoKey, ErrConflict, ErrTooLarge, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrProducerID, ErrLatchUnconfirmed} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	return server.IsRefusedByACL(err) || isWrongType(err)
+}
+
+// classify is server.Classify for errors of this package as well.
+func classify(err error) server.Class {
+	switch {
+	case errors.Is(err, errStale):
+		return server.Refused
+	case IsPermanent(err):
+		return server.Final
+	}
+	return server.Classify(err)
+}

@@ -1,0 +1,160 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/slot"
+)
+
+// exec sends items in one transaction and finds out what became of each. On an
+// error the outcomes may be incomplete.
+func (t *topic) exec(st *state, items []*item) ([]outcome, error) {
+	for _, it := range items {
+		it.mode = st.layout.Mode
+		it.shardID = shardID(it.producer, shardOf(it.receipt.Key, st.layout.Shards))
+		it.attempts++
+	}
+	if st.layout.Mode == Latch {
+		return t.execLatch(st, items)
+	}
+	return t.execIDMP(st, items)
+}
+
+// transact sends cmds as MULTI … EXEC to the master of the topic. The first command
+// must be a server.Command, so that go-redis sends the whole only once. confirmed is
+// the word of WAIT, where replicas are asked for. The error is that of the first
+// command that has one; redis.Nil is none.
+func (t *topic) transact(cmds []redis.Cmder) (confirmed, err error) {
+	ctx := t.engine.ctx
+	if t.engine.cfg.MinReplicas > 0 {
+		return t.transactAndWait(ctx, cmds)
+	}
+	_, err = t.engine.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
+	return nil, firstError(err, cmds)
+}
+
+func firstError(txErr error, cmds []redis.Cmder) error {
+	if err := server.FirstError(txErr, cmds); !errors.Is(err, redis.Nil) {
+		return err
+	}
+	return nil
+}
+
+// markLost notes which items may be in the stream without our knowing: from then
+// on a duplicate may be their own first try.
+func markLost(items []*item, outcomes []outcome, err error) {
+	if err == nil || classify(err) != server.Ambiguous {
+		return
+	}
+	for i, it := range items {
+		if outcomes == nil || outcomes[i].entryID == "" && !outcomes[i].known {
+			it.lost = true
+		}
+	}
+}
+
+// connector is a client that can hold on to one connection.
+type connector interface{ Conn() *redis.Conn }
+
+// transactAndWait adds WAIT, which counts only what its own connection has written:
+// so both go through one, and a transaction of nothing but duplicates, which writes
+// nothing, writes the layout record again. WAIT is not part of MULTI, where it
+// would not wait.
+func (t *topic) transactAndWait(ctx context.Context, cmds []redis.Cmder) (confirmed, err error) {
+	cfg := &t.engine.cfg
+	layoutKey := slot.LayoutKey(t.name)
+	node, err := server.Node(ctx, t.engine.client, t.name)
+	if err != nil {
+		return nil, err
+	}
+	client, ok := node.(connector)
+	if !ok {
+		return nil, fmt.Errorf("%w: MinReplicas needs a client with a method Conn, %T has none", ErrModeUnsupported, node)
+	}
+	conn := client.Conn()
+	defer func() { _ = conn.Close() }()
+	touch := server.NewCommand(ctx, 1, "hset", layoutKey, "hash", hashVersion)
+	_, err = conn.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		if err := queue(ctx, pipe, cmds); err != nil {
+			return err
+		}
+		return pipe.Process(ctx, touch)
+	})
+	if err = firstError(err, append(cmds[:len(cmds):len(cmds)], touch)); err != nil {
+		if cluster, ok := t.engine.client.(*redis.ClusterClient); ok && isRedirect(err) {
+			cluster.ReloadState(ctx) // the connection is to one node and does not follow
+		}
+		return nil, err
+	}
+	replicas, err := conn.Wait(ctx, cfg.MinReplicas, cfg.ReplicaTimeout).Result()
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: WAIT: %w", ErrNotReplicated, err), nil
+	case replicas < int64(cfg.MinReplicas):
+		return fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, replicas, cfg.MinReplicas, cfg.ReplicaTimeout), nil
+	}
+	return nil, nil
+}
+
+func isRedirect(err error) bool {
+	_, moved := redis.IsMovedError(err)
+	_, ask := redis.IsAskError(err)
+	return moved || ask
+}
+
+func isWrongType(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
+
+// xadd is the command that appends it; guard is IDMP, IDMPAUTO or nothing.
+func (t *topic) xadd(st *state, it *item, guard ...any) []any {
+	args := make([]any, 0, 12+len(it.fields))
+	args = append(args, "xadd", t.name, "nomkstream")
+	args = append(args, guard...)
+	args = append(args, t.trim(st)...)
+	args = append(args, "*")
+	return append(args, it.fields...)
+}
+
+// trim is the trimming clause. ACKED stands before IDMP in the order that XADD's
+// documentation gives, and is accepted in any.
+func (t *topic) trim(st *state) []any {
+	var args []any
+	switch {
+	case t.maxlen > 0:
+		args = []any{"maxlen", "~", t.maxlen}
+	case t.cfg.MaxAge > 0:
+		// By the server's clock: a producer a day ahead would delete everything.
+		oldest := time.Now().Add(st.clockOffset - t.cfg.MaxAge).UnixMilli()
+		args = []any{"minid", "~", oldest}
+	default:
+		return nil
+	}
+	if t.engine.cfg.KeepUnacked {
+		args = append([]any{"acked"}, args...)
+	}
+	return args
+}
+
+// conclude completes the outcomes that the replies of a transaction gave: items
+// without a reply, the originals of duplicates, and the word of WAIT. err is that
+// of the transaction.
+func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, added map[string]*item, confirmed, err error) ([]outcome, error) {
+	markLost(items, outcomes, err)
+	if readErr := t.compare(items, outcomes, duplicates, added); readErr != nil {
+		return outcomes, readErr
+	}
+	for i := range outcomes {
+		switch o := &outcomes[i]; {
+		case !o.known:
+			return outcomes, err // some replies are missing, so there is one
+		case o.err == nil:
+			o.err = confirmed
+		}
+	}
+	return outcomes, nil
+}

@@ -1,0 +1,113 @@
+package publisher
+
+// Hooks are told what happens, for metrics and alerts. Every field may be nil.
+// They are called from the goroutines that publish, several at once, and must not
+// block. Keys don't belong into metric labels.
+type Hooks struct {
+	// OnPublish gets the receipt of every message that was sent, also of one whose
+	// caller has stopped waiting.
+	OnPublish func(Receipt)
+	// OnChildDiffers gets a message whose key was derived from the handled one's
+	// (a child key), and whose content differs from the original's: a handler that
+	// ran again produced something else. The original stays; it is no error.
+	OnChildDiffers func(Receipt)
+	// OnWindow tells of a topic's window: once when it is known, and again when
+	// something is wrong with it.
+	OnWindow func(WindowEvent)
+	// OnLayout tells that a topic's layout differs from what Config would choose.
+	OnLayout func(LayoutEvent)
+	// OnRetry tells that a batch is sent again.
+	OnRetry func(RetryEvent)
+}
+
+// WindowEventKind says which.
+type WindowEventKind uint8
+
+const (
+	// WindowEffective: the window that is in force was read from the server.
+	WindowEffective WindowEventKind = iota
+	// WindowDiffers: the stream tracks ids under other settings than wanted.
+	// Changing them would make the server forget those ids, so they stay.
+	WindowDiffers
+	// WindowOverflow: the server forgot ids before Duration had passed, since more
+	// came than Entries. Events published again later than that are added again.
+	WindowOverflow
+)
+
+var windowEventNames = [...]string{"effective", "differs", "overflow"}
+
+// String is for logs and metric labels.
+func (k WindowEventKind) String() string {
+	if int(k) < len(windowEventNames) {
+		return windowEventNames[k]
+	}
+	return "invalid"
+}
+
+// WindowEvent is what OnWindow gets.
+type WindowEvent struct {
+	Topic string
+	Kind  WindowEventKind
+	// Wanted is what Config asks for, Effective what the server does.
+	Wanted, Effective Window
+	// Evicted is, for WindowOverflow, how many ids are known to have been forgotten
+	// too early since this publisher looks.
+	Evicted int64
+}
+
+// LayoutEvent is what OnLayout gets.
+type LayoutEvent struct {
+	Topic string
+	// Layout is in force, Wanted what this publisher would have made.
+	Layout, Wanted Layout
+}
+
+// RetryEvent is what OnRetry gets.
+type RetryEvent struct {
+	Topic string
+	// Messages is how many are sent again, Attempt the number of the try that
+	// failed (1 is the first), Err its error.
+	Messages int
+	Attempt  int
+	Err      error
+}
+
+func (e *engine) onPublish(r Receipt) {
+	for _, h := range e.cfg.Hooks {
+		if h.OnPublish != nil {
+			h.OnPublish(r)
+		}
+	}
+}
+
+func (e *engine) onChildDiffers(r Receipt) {
+	for _, h := range e.cfg.Hooks {
+		if h.OnChildDiffers != nil {
+			h.OnChildDiffers(r)
+		}
+	}
+}
+
+func (e *engine) onWindow(ev WindowEvent) {
+	for _, h := range e.cfg.Hooks {
+		if h.OnWindow != nil {
+			h.OnWindow(ev)
+		}
+	}
+}
+
+func (e *engine) onLayout(ev LayoutEvent) {
+	for _, h := range e.cfg.Hooks {
+		if h.OnLayout != nil {
+			h.OnLayout(ev)
+		}
+	}
+}
+
+func (e *engine) onRetry(ev RetryEvent) {
+	for _, h := range e.cfg.Hooks {
+		if h.OnRetry != nil {
+			h.OnRetry(ev)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package publisher
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+// execIDMP sends MULTI; XINFO STREAM; XADD … IDMP …; EXEC. The replies of XADD are
+// the same for a new entry and for a duplicate; but a new entry's ID is above the
+// stream's last one before, and above every ID in front of it in the transaction.
+func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
+	ctx := t.engine.ctx
+	baseline := t.baseline(ctx, items)
+	cmds := make([]redis.Cmder, 0, len(items)+1)
+	cmds = append(cmds, baseline)
+	adds := make([]*redis.StringCmd, len(items))
+	for i, it := range items {
+		guard := []any{"idmp", it.shardID, it.receipt.IdempotentID}
+		if st.layout.Mode == IDMPAuto {
+			guard = []any{"idmpauto", it.shardID}
+		}
+		adds[i] = redis.NewStringCmd(ctx, t.xadd(st, it, guard...)...)
+		adds[i].SetFirstKeyPos(1)
+		cmds = append(cmds, adds[i])
+	}
+	confirmed, err := t.transact(cmds)
+	if baseErr := baseline.Err(); baseErr != nil {
+		if server.IsMissingKey(baseErr) {
+			return nil, errStale
+		}
+		if server.IsRefusedByACL(baseErr) && baseline.Name() == "eval" {
+			t.noEval.Store(true) // XINFO does as well
+			return t.execIDMP(st, items)
+		}
+		markLost(items, nil, err)
+		return nil, err
+	}
+	info, parseErr := server.ParseStreamInfo(baseline.Val())
+	if parseErr != nil {
+		return nil, permanent(parseErr)
+	}
+	t.observe(st, info)
+
+	last := info.Last
+	outcomes := make([]outcome, len(items))
+	added := make(map[string]*item, len(items))
+	var duplicates []int
+	for i, add := range adds {
+		o := &outcomes[i]
+		if addErr := add.Err(); addErr != nil {
+			if classify(addErr) == server.Final {
+				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", addErr)}
+			}
+			continue
+		}
+		id, err := server.ParseID(add.Val())
+		if err != nil {
+			return nil, permanent(err)
+		}
+		o.entryID = add.Val()
+		if id.After(last) {
+			last = id
+			o.known, o.verdict = true, Added
+			added[o.entryID] = items[i]
+			continue
+		}
+		o.verdict, o.age = Duplicate, st.age(id)
+		duplicates = append(duplicates, i)
+	}
+	return t.conclude(items, outcomes, duplicates, added, confirmed, err)
+}
+
+// largeMessage is the size, in bytes, above which XINFO STREAM, which returns the
+// first and the last entry, costs more than a script that leaves them out.
+const largeMessage = 4 << 10
+
+//go:embed baseline.lua
+var baselineScript string
+
+// baseline asks for the stream's last ID, before the entries of the transaction.
+func (t *topic) baseline(ctx context.Context, items []*item) server.Command {
+	if !t.large.Load() {
+		for _, it := range items {
+			if it.size > largeMessage {
+				t.large.Store(true)
+			}
+		}
+	}
+	if t.large.Load() && !t.noEval.Load() {
+		return server.NewCommand(ctx, 3, "eval", baselineScript, 1, t.name)
+	}
+	return server.NewCommand(ctx, 2, "xinfo", "stream", t.name)
+}

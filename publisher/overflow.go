@@ -1,0 +1,84 @@
+package publisher
+
+import (
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+const (
+	// overflowSamples bounds what a topic remembers of the past window.
+	overflowSamples = 64
+	// overflowPause is the least time between two reports.
+	overflowPause = time.Minute
+)
+
+// overflow notices that the server forgets ids too early. Of the ids that it ever
+// added, those that it no longer tracks were forgotten; those added before the
+// window's start had a right to be. If more were forgotten, a producer ID was full.
+// It errs on the quiet side: what came before the first look counts as expired.
+type overflow struct {
+	mu      sync.Mutex
+	samples []sample // oldest first, at least Duration/overflowSamples apart
+	told    time.Time
+}
+
+type sample struct {
+	at    time.Time
+	added int64
+}
+
+// evicted returns how many ids are known to have been forgotten too early.
+func (o *overflow) evicted(now time.Time, window time.Duration, info server.StreamInfo) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if n := len(o.samples); n > 0 && info.IIDsAdded < o.samples[n-1].added {
+		o.samples = nil // the stream was made anew, or its map cleared
+	}
+	if n := len(o.samples); n == 0 || now.Sub(o.samples[n-1].at) >= window/overflowSamples {
+		o.samples = append(o.samples, sample{now, info.IIDsAdded})
+	}
+	// Keep one sample from inside the window in front: what was added up to it may
+	// have expired.
+	for len(o.samples) > 1 && now.Sub(o.samples[0].at) >= window && now.Sub(o.samples[1].at) >= window {
+		o.samples = o.samples[1:]
+	}
+	mayHaveExpired := o.samples[0].added
+	if len(o.samples) > 1 && now.Sub(o.samples[0].at) >= window {
+		mayHaveExpired = o.samples[1].added
+	}
+	return info.IIDsAdded - info.IIDsTracked - mayHaveExpired
+}
+
+// tell limits the reports.
+func (o *overflow) tell(now time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.told.IsZero() && now.Sub(o.told) < overflowPause {
+		return false
+	}
+	o.told = now
+	return true
+}
+
+// observe looks at the stream's counters as they were before a batch.
+func (t *topic) observe(st *state, info server.StreamInfo) {
+	if info.IDMPDuration != st.duration || info.IDMPMaxSize != st.maxSize {
+		// Somebody has made the stream anew or changed its settings. Set up again,
+		// to learn what is in force and to say so.
+		t.setup.forget(st)
+		return
+	}
+	now := time.Now()
+	evicted := t.overflow.evicted(now, st.window.Duration, info)
+	if evicted <= 0 || !t.overflow.tell(now) {
+		return
+	}
+	t.engine.logger.Error("The window is too small: keys were forgotten before its duration had passed", nil, watermill.LogFields{
+		"topic": t.name, "window": st.window.Duration.String(), "window_entries": st.window.Entries, "evicted": evicted,
+	})
+	t.engine.onWindow(WindowEvent{Topic: t.name, Kind: WindowOverflow, Wanted: t.cfg.Window, Effective: st.window, Evicted: evicted})
+}

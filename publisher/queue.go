@@ -1,0 +1,161 @@
+package publisher
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// A batch is one transaction: large enough to be fast, small enough not to hold
+	// up other clients of the server.
+	batchMessages = 256
+	batchBytes    = 4 << 20
+
+	// Two flights a topic keep the server busy while replies are on their way. One
+	// that is late, since its connection is stalled, does not count, so that it
+	// does not block the topic.
+	flights    = 2
+	maxFlights = 8
+	lateAfter  = 100 * time.Millisecond
+)
+
+// topic queues the calls of one stream and sends them in flights. An idle topic
+// has no goroutine. Callers that come while all flights are out share the next
+// batch; nobody waits for company.
+type topic struct {
+	engine *engine
+	name   string
+	cfg    Topic
+	maxlen int64
+
+	mu        sync.Mutex
+	queue     []*call
+	flying    map[*flight]struct{}
+	producers map[string]struct{}
+
+	setup    setupState
+	overflow overflow
+	large    atomic.Bool // entries are large: don't have XINFO return some
+	noEval   atomic.Bool // the user may not run scripts
+}
+
+// flight is one goroutine that sends batches of a topic until the queue is empty.
+type flight struct{ since time.Time }
+
+func newTopic(e *engine, name string) *topic {
+	t := &topic{engine: e, name: name, flying: make(map[*flight]struct{}), producers: make(map[string]struct{})}
+	t.cfg, t.maxlen = e.cfg.forTopic(name)
+	return t
+}
+
+func (t *topic) enqueue(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.queue = append(t.queue, c)
+	if len(t.flying) >= flights {
+		inTime := 0
+		for f := range t.flying {
+			if time.Since(f.since) < lateAfter {
+				inTime++
+			}
+		}
+		if inTime >= flights || len(t.flying) >= maxFlights {
+			return
+		}
+	}
+	f := &flight{since: time.Now()}
+	t.flying[f] = struct{}{}
+	t.engine.running.Add(1) // the caller's begin keeps the group above zero
+	go t.fly(f)
+}
+
+func (t *topic) fly(f *flight) {
+	defer t.engine.running.Done()
+	for {
+		batch := t.take(f)
+		if batch == nil {
+			return
+		}
+		if len(batch) == 1 {
+			t.sendCall(batch[0])
+		} else {
+			t.sendParts(wholeCalls(batch))
+		}
+	}
+}
+
+// take returns the calls of the next batch, nil when there are none; then the
+// flight is over. A call that fills a batch is taken alone.
+func (t *topic) take(f *flight) []*call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	messages, bytes, n := 0, 0, 0
+	for ; n < len(t.queue); n++ {
+		c := t.queue[n]
+		messages += len(c.items)
+		bytes += c.bytes()
+		if n > 0 && (messages > batchMessages || bytes > batchBytes) {
+			break
+		}
+	}
+	if n == 0 {
+		delete(t.flying, f)
+		return nil
+	}
+	batch := t.queue[:n:n]
+	t.queue = t.queue[n:]
+	if len(t.queue) == 0 {
+		t.queue = nil // let go of the array
+	}
+	f.since = time.Now()
+	return batch
+}
+
+func (c *call) bytes() int {
+	n := 0
+	for _, it := range c.items {
+		n += it.size
+	}
+	return n
+}
+
+// part is what a batch has of one call.
+type part struct {
+	call       *call
+	start, end int
+}
+
+func (p part) items() []*item { return p.call.items[p.start:p.end] }
+
+func wholeCalls(calls []*call) []part {
+	parts := make([]part, len(calls))
+	for i, c := range calls {
+		parts[i] = part{call: c, end: len(c.items)}
+	}
+	return parts
+}
+
+// sendCall sends one call in as many batches as it takes, in order. When a batch
+// is not in the stream, nothing behind it is sent: it would be out of order.
+func (t *topic) sendCall(c *call) {
+	for start := 0; start < len(c.items); {
+		end, bytes := start, 0
+		for end < len(c.items) && end-start < batchMessages {
+			if bytes += c.items[end].size; bytes > batchBytes && end > start {
+				break
+			}
+			end++
+		}
+		t.sendParts([]part{{c, start, end}})
+		if err := c.firstGap(start, end); err != nil {
+			c.mu.Lock()
+			for _, it := range c.items[end:] {
+				c.finish(t.engine, it, func(r *Receipt) { r.Err = notSent(errBehindFailed) })
+			}
+			c.mu.Unlock()
+			return
+		}
+		start = end
+	}
+}

@@ -1,0 +1,127 @@
+package publisher
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Verdict says what a publish did.
+type Verdict uint8
+
+const (
+	// Unknown is the verdict of a message that failed.
+	Unknown Verdict = iota
+	// Added: the entry is new.
+	Added
+	// Duplicate: the event was in the stream before; nothing was added.
+	Duplicate
+	// OriginalGone: the key was used, and its entry has been deleted or trimmed
+	// since; nothing was added. Who did not read it in time does not get it.
+	OriginalGone
+)
+
+var verdictNames = [...]string{"unknown", "added", "duplicate", "original gone"}
+
+// String is for logs and tables.
+func (v Verdict) String() string {
+	if int(v) < len(verdictNames) {
+		return verdictNames[v]
+	}
+	return "invalid"
+}
+
+// Receipt is what became of one message.
+type Receipt struct {
+	Topic, MessageUUID string
+	// Key is the event's key; IdempotentID what the server compares: the key, and
+	// the attempt and poison origin where there are any.
+	Key, IdempotentID string
+	// ProducerID is the one on the wire, with its shard: "payment-service/3".
+	ProducerID string
+	Verdict    Verdict
+	// EntryID is the entry of the event: the new one, or the original.
+	EntryID string
+	// Age is how old the original was, by the server's clock as last measured; 0
+	// unless the verdict is Duplicate or OriginalGone.
+	Age  time.Duration
+	Mode Mode
+	// Resent: the reply of an earlier try was lost, and this call sent it again. An
+	// Added with Resent was recognised by the UUID of the stored entry. IDMPAuto
+	// derives that from the content, so there a resend is always a Duplicate.
+	Resent bool
+	// Attempts counts how often this call sent the message.
+	Attempts int
+	// Err is nil when the event is in the stream once, as asked.
+	Err error
+}
+
+type contextKey int
+
+const (
+	receiptKey contextKey = iota
+	collectorKey
+)
+
+// ReceiptOf returns what the last [Publisher.Publish] of msg did, also when that
+// call returned an error. It is false for a message that was never published, and
+// for one published by [Publisher.Send], which returns its receipts.
+func ReceiptOf(msg *message.Message) (Receipt, bool) {
+	if h, ok := msg.Context().Value(receiptKey).(*holder); ok && h.owner == msg {
+		if r := h.receipt.Load(); r != nil {
+			return *r, true
+		}
+	}
+	return Receipt{}, false
+}
+
+// holder is the place for a message's receipt, on the message's context. It names
+// its owner: a message built on the context of another one inherits the holder.
+type holder struct {
+	owner   *message.Message
+	receipt atomic.Pointer[Receipt]
+}
+
+// holderOf gives msg a holder. It runs in the goroutine of the caller, before
+// anything is sent: once the call has returned, the message is not ours to touch.
+func holderOf(msg *message.Message) *holder {
+	if h, ok := msg.Context().Value(receiptKey).(*holder); ok && h.owner == msg {
+		return h
+	}
+	h := &holder{owner: msg}
+	msg.SetContext(context.WithValue(msg.Context(), receiptKey, h))
+	return h
+}
+
+// Receipts collects the receipts of all messages published under one context.
+type Receipts struct {
+	mu   sync.Mutex
+	list []Receipt
+}
+
+// CollectReceipts returns a context that collects. It reaches through whatever
+// passes the context on to the messages: EventBus.Publish, CommandBus.Send, a
+// handler's messages. Not every verdict belongs to the caller's own message:
+// look at Topic and Key.
+func CollectReceipts(ctx context.Context) (context.Context, *Receipts) {
+	r := new(Receipts)
+	return context.WithValue(ctx, collectorKey, r), r
+}
+
+// All returns what was collected so far, in the order in which it became known.
+func (r *Receipts) All() []Receipt {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Receipt(nil), r.list...)
+}
+
+func collect(ctx context.Context, receipts ...Receipt) {
+	if r, ok := ctx.Value(collectorKey).(*Receipts); ok {
+		r.mu.Lock()
+		r.list = append(r.list, receipts...)
+		r.mu.Unlock()
+	}
+}
