@@ -1,0 +1,124 @@
+package eventkey_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"pgregory.net/rapid"
+)
+
+// The IDs are compared by servers for the length of a window, across versions.
+func TestGoldenIdempotentIDs(t *testing.T) {
+	poisoned := eventkey.Origin{Poisoned: true, Topic: "orders", Handler: "charge"}
+	long := strings.Repeat("k", 129)
+	for _, tt := range []struct {
+		key  string
+		a    eventkey.Attempt
+		o    eventkey.Origin
+		want string
+	}{
+		{"pay:1001", eventkey.Attempt{}, eventkey.Origin{}, "pay:1001"},
+		{"pay:1001", eventkey.Attempt{Raised: 1}, eventkey.Origin{}, "~1.0:pay:1001"},
+		{"pay:1001", eventkey.Attempt{Requeued: 2}, poisoned, "~0.2@orders@charge:pay:1001"},
+		{"k", eventkey.Attempt{}, eventkey.Origin{Poisoned: true, Topic: "a@b:c%"}, "~0.0@a%40b%3Ac%25@:k"},
+		{"~1.0:k", eventkey.Attempt{}, eventkey.Origin{}, "~0.0:~1.0:k"},
+		{long[:128], eventkey.Attempt{}, eventkey.Origin{}, long[:128]},
+		{long, eventkey.Attempt{}, eventkey.Origin{}, "~sha256:kJQDT7LQzi5AfJsmDygGqy77NS4gByL9YpbZzxz35vU"},
+		{long[:128], eventkey.Attempt{Raised: 1}, eventkey.Origin{}, "~sha256:jDVu0-E-iG0oP8lttl_tnzV4b01UVLgKhUFEtNYJz-o"},
+	} {
+		if got := eventkey.IdempotentID(tt.key, tt.a, tt.o); got != tt.want {
+			t.Errorf("IdempotentID(%q, %+v, %+v) = %q, want %q", tt.key, tt.a, tt.o, got, tt.want)
+		}
+	}
+}
+
+func TestIdempotentIDIsInjectiveAndBounded(t *testing.T) {
+	type in struct {
+		key string
+		a   eventkey.Attempt
+		o   eventkey.Origin
+	}
+	text := rapid.OneOf(rapid.StringMatching(`[a~@:.%01]{0,6}`), rapid.StringN(100, 140, -1))
+	draw := rapid.Custom(func(t *rapid.T) in {
+		v := in{key: "k" + text.Draw(t, "key")}
+		if rapid.Bool().Draw(t, "hostile key") {
+			v.key = rapid.StringMatching(`~(sha256:|[01]\.[01])(@a@a)?:?[a~]{0,2}`).Draw(t, "key")
+		}
+		v.a = eventkey.Attempt{Raised: rapid.Uint64Range(0, 11).Draw(t, "raised"), Requeued: rapid.Uint64Range(0, 11).Draw(t, "requeued")}
+		if v.o.Poisoned = rapid.Bool().Draw(t, "poisoned"); v.o.Poisoned {
+			v.o.Topic, v.o.Handler = text.Draw(t, "topic"), text.Draw(t, "handler")
+		}
+		return v
+	})
+	rapid.Check(t, func(t *rapid.T) {
+		a, b := draw.Draw(t, "a"), draw.Draw(t, "b")
+		idA, idB := eventkey.IdempotentID(a.key, a.a, a.o), eventkey.IdempotentID(b.key, b.a, b.o)
+		if (idA == idB) != (a == b) {
+			t.Fatalf("%+v and %+v give %q and %q", a, b, idA, idB)
+		}
+		if idA == "" || len(idA) > 128 {
+			t.Fatalf("ID %q", idA)
+		}
+	})
+}
+
+// Each deliberate publish of one event has an idempotent ID that none before had,
+// whoever makes it.
+func TestEveryAttemptHasItsOwnID(t *testing.T) {
+	requeue := func(m *message.Message) {
+		n := map[string]string{"": "1", "1": "2", "2": "3"}[m.Metadata.Get(retries)]
+		m.Metadata.Set(retries, n)
+	}
+	poison := func(topic, handler string) func(*message.Message) {
+		return func(m *message.Message) {
+			m.Metadata.Set("reason_poisoned", "r")
+			m.Metadata.Set("topic_poisoned", topic)
+			m.Metadata.Set("handler_poisoned", handler)
+		}
+	}
+	for name, steps := range map[string][]func(*message.Message){
+		"requeued again and again":         {poison("orders", "charge"), requeue, requeue, requeue},
+		"replayed, then requeued":          {eventkey.NextAttempt, requeue, eventkey.NextAttempt},
+		"requeued, then replayed":          {requeue, eventkey.NextAttempt, requeue},
+		"poisoned by one, then by another": {poison("orders", "charge"), poison("orders", "ship"), poison("mail", "ship")},
+	} {
+		msg := message.NewMessage("u", nil)
+		msg.Metadata = nil
+		seen := map[string]int{eventkey.IdempotentID("k", eventkey.AttemptOf(msg), eventkey.OriginOf(msg)): 0}
+		msg.Metadata = message.Metadata{}
+		for i, step := range steps {
+			step(msg)
+			id := eventkey.IdempotentID("k", eventkey.AttemptOf(msg), eventkey.OriginOf(msg))
+			if before, taken := seen[id]; taken {
+				t.Errorf("%s: step %d has the ID %q of step %d", name, i+1, id, before)
+			}
+			seen[id] = i + 1
+		}
+	}
+	// The two counters are independent: one requeue is not one replay.
+	replayed, requeued := message.NewMessage("u", nil), message.NewMessage("u", nil)
+	eventkey.NextAttempt(replayed)
+	requeue(requeued)
+	if eventkey.AttemptOf(replayed) == eventkey.AttemptOf(requeued) {
+		t.Error("a replay passes for a requeue")
+	}
+}
+
+func TestAttemptOf(t *testing.T) {
+	for value, want := range map[string]uint64{"": 0, "0": 0, "3": 3, "03": 3, "-1": 0, "x": 0, "1.5": 0, "99999999999999999999": 0, "18446744073709551615": math.MaxUint64} {
+		msg := newMessage("", eventkey.MetadataAttempt, value)
+		if got := eventkey.AttemptOf(msg); got != (eventkey.Attempt{Raised: want}) {
+			t.Errorf("%q: %+v", value, got)
+		}
+	}
+	msg := message.NewMessage("u", nil)
+	msg.Metadata = nil
+	eventkey.NextAttempt(msg)
+	eventkey.NextAttempt(msg)
+	if got := eventkey.AttemptOf(msg).Raised; got != 2 {
+		t.Errorf("raised twice: %d", got)
+	}
+}
