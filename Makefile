@@ -14,7 +14,7 @@ BENCHTIME     ?= 1s
 FUZZTIME      ?= 10s
 
 # The race detector needs cgo, and cgo a C compiler.
-HAS_CC := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && [ "$$(CGO_ENABLED= $(GO) env CGO_ENABLED)" = 1 ] && echo yes)
+HAS_CC := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ] && echo yes)
 RACE   := $(if $(HAS_CC),-race)
 
 # The packages of the fault runs are kept out of `make test`: they have targets of their own.
@@ -30,7 +30,7 @@ servers: ## bring Redis 8.6, 8.0, 7.0 and Valkey 8.1, 9.1 into .servers/ (nothin
 
 .PHONY: lint
 lint: $(LINT) ## golangci-lint on all modules
-	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(CURDIR)/$(LINT) run --config $(CURDIR)/.golangci.yml ./...); done
+	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(CURDIR)/$(LINT) run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...); done
 
 $(LINT):
 	@echo "building golangci-lint $(LINT_VERSION) (once)"

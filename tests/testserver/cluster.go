@@ -83,10 +83,6 @@ func (c *Cluster) must(n *Server, args ...any) {
 	}
 }
 
-func (s *Server) do(args ...any) (any, error) {
-	return s.admin(func(ctx context.Context, c *redis.Client) (any, error) { return c.Do(ctx, args...).Result() })
-}
-
 // Nodes returns the masters; methods that take a node take its place here.
 func (c *Cluster) Nodes() []*Server { return c.nodes }
 
@@ -118,17 +114,19 @@ func (c *Cluster) Slot(ctx context.Context, key string) (slot, node int, err err
 	if err != nil {
 		return 0, 0, err
 	}
-	ranges, err := client.ClusterSlots(ctx).Result()
+	shards, err := client.ClusterShards(ctx).Result()
 	if err != nil {
 		return 0, 0, err
 	}
-	for _, r := range ranges {
-		if int(n) < r.Start || int(n) > r.End || len(r.Nodes) == 0 {
-			continue
-		}
-		for i, server := range c.nodes {
-			if server.Addr() == r.Nodes[0].Addr {
-				return int(n), i, nil
+	for _, shard := range shards {
+		for _, r := range shard.Slots {
+			if n < r.Start || n > r.End || len(shard.Nodes) == 0 {
+				continue
+			}
+			for i, server := range c.nodes {
+				if server.port == int(shard.Nodes[0].Port) {
+					return int(n), i, nil
+				}
 			}
 		}
 	}

@@ -86,13 +86,11 @@ func newClient(t testing.TB, addr string, change []func(*redis.Options)) *redis.
 // Needs skips the test when the server lacks a command, and names it.
 func (s *Server) Needs(command string) {
 	s.t.Helper()
-	known, err := s.admin(func(ctx context.Context, c *redis.Client) (any, error) {
-		return c.Do(ctx, "COMMAND", "INFO", command).Slice()
-	})
+	known, err := s.do("COMMAND", "INFO", command)
 	if err != nil {
 		s.t.Fatalf("COMMAND INFO %s: %v", command, err)
 	}
-	if infos := known.([]any); len(infos) == 0 || infos[0] == nil {
+	if infos, _ := known.([]any); len(infos) == 0 || infos[0] == nil {
 		s.t.Skipf("%s has no %s", s.kind, strings.ToUpper(command))
 	}
 }
@@ -106,12 +104,12 @@ func (s *Server) User(name string, rules ...string) *redis.Client {
 	for _, r := range rules {
 		args = append(args, r)
 	}
-	if _, err := s.admin(func(ctx context.Context, c *redis.Client) (any, error) { return c.Do(ctx, args...).Result() }); err != nil {
+	if _, err := s.do(args...); err != nil {
 		s.t.Fatalf("ACL SETUSER %s: %v", name, err)
 	}
 	if s.isShared {
 		s.t.Cleanup(func() {
-			_, _ = s.admin(func(ctx context.Context, c *redis.Client) (any, error) { return c.Do(ctx, "ACL", "DELUSER", name).Result() })
+			_, _ = s.do("ACL", "DELUSER", name)
 		})
 	}
 	return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
@@ -125,6 +123,10 @@ func (s *Server) admin(run func(context.Context, *redis.Client) (any, error)) (a
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 5*time.Second)
 	defer cancel()
 	return run(ctx, client)
+}
+
+func (s *Server) do(args ...any) (any, error) {
+	return s.admin(func(ctx context.Context, c *redis.Client) (any, error) { return c.Do(ctx, args...).Result() })
 }
 
 // Kill ends it by SIGKILL, as a crash would, and returns when it is gone.

@@ -27,7 +27,7 @@ func Shared(t testing.TB, kind Kind) *Server {
 	defer shared.Unlock()
 	n := shared.nodes[kind]
 	if n == nil {
-		dir, err := os.MkdirTemp("", "shared-"+string(kind)+"-")
+		dir, err := os.MkdirTemp("", "shared-"+string(kind)+"-") //nolint:usetesting // it outlives this test
 		if err != nil {
 			t.Fatal(err)
 		}
