@@ -65,6 +65,36 @@ func TestIdempotentIDIsInjectiveAndBounded(t *testing.T) {
 	})
 }
 
+// Keys and origins that look like other forms of an ID, all combinations.
+func TestIdempotentIDsOfHostileKeys(t *testing.T) {
+	type in struct {
+		key string
+		a   eventkey.Attempt
+		o   eventkey.Origin
+	}
+	keys := combinations([]string{"k", "~", "0.0", "1.0", ":", "@", "@k", "sha256:"}, 1, 4)
+	parts := []string{"", "k", "@", ":", "%40", "k@k", "k:k"}
+	origins := []eventkey.Origin{{}}
+	for _, topic := range parts {
+		for _, handler := range parts {
+			origins = append(origins, eventkey.Origin{Poisoned: true, Topic: topic, Handler: handler})
+		}
+	}
+	owner := make(map[string]in)
+	for _, key := range keys {
+		for _, o := range origins {
+			for _, a := range []eventkey.Attempt{{}, {Raised: 1}, {Requeued: 1}, {Raised: 1, Requeued: 1}} {
+				v := in{key, a, o}
+				id := eventkey.IdempotentID(key, a, o)
+				if other, taken := owner[id]; taken && other != v {
+					t.Fatalf("%+v and %+v share the ID %q", v, other, id)
+				}
+				owner[id] = v
+			}
+		}
+	}
+}
+
 // Each deliberate publish of one event has an idempotent ID that none before had,
 // whoever makes it.
 func TestEveryAttemptHasItsOwnID(t *testing.T) {
@@ -102,8 +132,9 @@ func TestEveryAttemptHasItsOwnID(t *testing.T) {
 	replayed, requeued := message.NewMessage("u", nil), message.NewMessage("u", nil)
 	eventkey.NextAttempt(replayed)
 	requeue(requeued)
-	if eventkey.AttemptOf(replayed) == eventkey.AttemptOf(requeued) {
-		t.Error("a replay passes for a requeue")
+	if a, b := eventkey.IdempotentID("k", eventkey.AttemptOf(replayed), eventkey.Origin{}),
+		eventkey.IdempotentID("k", eventkey.AttemptOf(requeued), eventkey.Origin{}); a == b {
+		t.Errorf("a replay passes for a requeue: %q", a)
 	}
 }
 

@@ -94,6 +94,10 @@ func TestFingerprintOfOtherPayloads(t *testing.T) {
 			t.Errorf("difference %q of what is no JSON", d)
 		}
 	}
+	// "[,2]" is how [1,2] without its first element is written in canonical form.
+	if element := eventkey.JSONWithout("[0]"); sum(element, "[1,2]") == sum(element, "[,2]") {
+		t.Error("a payload that is not JSON passes for one that is")
+	}
 	if sum(without, "not json") != sum(without, "not json") {
 		t.Error("the same bytes differ")
 	}

@@ -280,6 +280,50 @@ func TestTemplateIsInjective(t *testing.T) {
 	})
 }
 
+// combinations are all different concatenations of shortest to longest fragments.
+func combinations(fragments []string, shortest, longest int) []string {
+	seen := map[string]bool{}
+	var all []string
+	var add func(prefix string, n int)
+	add = func(prefix string, n int) {
+		if n >= shortest && !seen[prefix] {
+			seen[prefix] = true
+			all = append(all, prefix)
+		}
+		if n < longest {
+			for _, f := range fragments {
+				add(prefix+f, n+1)
+			}
+		}
+	}
+	add("", 0)
+	return all
+}
+
+// Values that are made of what the template and the escapes are made of, all pairs.
+func TestTemplateOfHostileValues(t *testing.T) {
+	for _, text := range []string{"{a}:{b}", "{a}-{b}", "a-{a}-a{b}", "{a}a-:{b}", "{a}%-%{b}", "{a}}}{{{b}", "{a}2D-{b}a"} {
+		source := eventkey.Template(text)
+		if err := eventkey.Validate(source); err != nil {
+			t.Fatal(err)
+		}
+		values := combinations([]string{"a", "-", ":", "%", "2D", "3A", "{", "}"}, 1, 2)
+		owner := make(map[string][2]string)
+		for _, a := range values {
+			for _, b := range values {
+				key, err := source.Key("orders", newMessage("", "a", a, "b", b))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if other, taken := owner[key]; taken {
+					t.Fatalf("template %q: %q and %q share the key %q", text, other, [2]string{a, b}, key)
+				}
+				owner[key] = [2]string{a, b}
+			}
+		}
+	}
+}
+
 func FuzzTemplate(f *testing.F) {
 	for _, text := range []string{"pay:{a}:{$.b}", "{", "}", "{{}}", "{$.a[0].b}-{c}", "{a}{b}", "{\xff}"} {
 		f.Add(text, `{"a":1,"b":"x"}`)

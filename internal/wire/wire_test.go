@@ -249,7 +249,7 @@ func TestForeignEntries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !maps.Equal(msg.Metadata, tt.metadata) || string(msg.Payload) != tt.payload {
+			if msg.Metadata == nil || !maps.Equal(msg.Metadata, tt.metadata) || string(msg.Payload) != tt.payload {
 				t.Errorf("metadata %q payload %q, want %q %q", msg.Metadata, msg.Payload, tt.metadata, tt.payload)
 			}
 			want := tt.uuid
