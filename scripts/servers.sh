@@ -72,19 +72,22 @@ new_apt_root() {
 }
 
 # find_mirror prints the URI of this machine's Debian mirror. apt itself reads its
-# sources, whatever their format; what is no Debian archive (third parties, security
-# suites) drops out because Debian's keys do not fit it or it lacks the suite.
+# sources, whatever their format, and says what an update would fetch; an empty folder
+# of lists makes it say all. What is no Debian archive (third parties, security suites)
+# drops out because Debian's keys do not fit it or it lacks the suite.
 find_mirror() {
 	local uri root="$work/probe"
+	mkdir -p "$work/lists/partial"
 	while read -r uri; do
 		new_apt_root "$root" "$uri" trixie
 		if private_apt "$root" -o Acquire::IndexTargets::deb::Packages::DefaultEnabled=false update >"$work/probe.log" 2>&1; then
 			say "$uri"
 			return
 		fi
-	done < <(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
-		awk '$3 == "main" && $2 !~ /security/ && !seen[$1]++ { print ($1 ~ /\/debian\/?$/ ? 0 : 1), $1 }' | sort -s -k1,1n | cut -d' ' -f2)
-	[[ -s $work/probe.log ]] && tail -n 5 "$work/probe.log" >&2
+	done < <(apt-get update --print-uris -o Dir::State::lists="$work/lists" |
+		sed -n "s|^'\(.*\)/dists/\([^ ]*\)/InRelease' .*|\2 \1|p" |
+		awk '$1 !~ /security/ && !seen[$2]++ { print ($2 ~ /\/debian$/ ? 0 : 1), $2 }' | sort -s -k1,1n | cut -d' ' -f2)
+	if [[ -s $work/probe.log ]]; then tail -n 5 "$work/probe.log" >&2; fi
 	die "found no Debian mirror in this machine's apt sources. $elsewhere"
 }
 
