@@ -22,8 +22,8 @@ type Resolved struct {
 	// runs again may build such a message differently, so a difference between two
 	// of them is no conflict.
 	Child bool
-	// Attempt and Origin are the ones in IdempotentID: those of the message, less
-	// what it only inherited from the message being handled.
+	// Attempt and Origin are the ones in IdempotentID: those of the message, unless
+	// they equal those of the message being handled and so count as inherited.
 	Attempt Attempt
 	Origin  Origin
 }

@@ -57,6 +57,8 @@ func TestKeyPrecedence(t *testing.T) {
 			err: eventkey.ErrNoKey, text: "none is missing"},
 		{name: "source without key, child key", md: []string{eventkey.MetadataChildKey, "c"}, topic: eventkey.Metadata("none"), key: "c", child: true},
 		{name: "source without key, derived child key", handled: "parent", topic: eventkey.Metadata("none"), key: ownChild, child: true},
+		{name: "source says no more than ErrNoKey", publisher: eventkey.Func(func(string, *message.Message) (string, error) { return "", eventkey.ErrNoKey }),
+			err: eventkey.ErrNoKey, text: `topic "out"`},
 		{name: "source gives an empty key", publisher: constant(""), err: eventkey.ErrNoKey, text: "is missing or empty"},
 		{name: "source fails", md: []string{eventkey.MetadataChildKey, "c"}, handled: "parent", publisher: fails, err: boom},
 		{name: "source panics", md: []string{eventkey.MetadataChildKey, "c"}, handled: "parent", publisher: panics, text: "panicked"},

@@ -90,7 +90,7 @@ func (s firstSource) Key(topic string, msg *message.Message) (string, error) {
 		if errors.As(err, &e) && e.Reason == "" {
 			missing = append(missing, e.Field)
 		} else {
-			missing = append(missing, fmt.Sprintf("the key of a %T", source))
+			missing = append(missing, fmt.Sprintf("the key of source %T", source))
 		}
 	}
 	return "", noKey(strings.Join(missing, ", then "), topic, msg)
@@ -141,10 +141,15 @@ func keyOf(s Source, topic string, msg *message.Message) (key string, err error)
 		}
 	}()
 	key, err = s.Key(topic, msg)
-	if err != nil {
-		return "", err
+	var named *NoKeyError
+	switch {
+	case err == nil:
+		return key, checkKeyOf(key, fmt.Sprintf("the key of source %T", s), topic, msg)
+	case errors.Is(err, ErrNoKey) && !errors.As(err, &named):
+		// A plain ErrNoKey doesn't tell which message it is about.
+		return "", fmt.Errorf("message %q for topic %q: %w", msg.UUID, topic, err)
 	}
-	return key, checkKeyOf(key, fmt.Sprintf("the key of a %T", s), topic, msg)
+	return "", err
 }
 
 // checkKeyOf is CheckKey with the message in the error.

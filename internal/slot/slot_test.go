@@ -106,13 +106,14 @@ func TestSideKeysAreDistinct(t *testing.T) {
 		topics = func(prefix string, left int) {
 			check(name{kind: "layout", topic: prefix})
 			check(name{kind: "dead", topic: prefix})
+			check(name{kind: "layout", topic: Tag(prefix)})
 			check(name{"latch", prefix, "a", ":idem:layout"})
 			check(name{"latch", prefix, "a:", "idem:layout"})
 			check(name{"latch", prefix, "a%3A", "idem:layout"})
 			if left == 0 {
 				return
 			}
-			for _, f := range []string{"a", "{", "}", ":", "%3A", "/", ".dead", ":idem:layout", ":idem:latch:a"} {
+			for _, f := range []string{"a", "{", "}", "{a}", ":", "%3A", "/", ".dead", ":idem:layout", ":idem:latch:a"} {
 				topics(prefix+f, left-1)
 			}
 		}
