@@ -41,7 +41,7 @@ func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, add
 	for _, i := range duplicates {
 		o := &outcomes[i]
 		if original, ok := added[o.entryID]; ok {
-			t.verify(items[i], o, original.print, original.payload)
+			t.verify(items[i], o, original.fingerprint(), original.sent.Payload)
 			continue
 		}
 		ids = append(ids, o.entryID)
@@ -78,7 +78,7 @@ func (t *topic) judge(it *item, o *outcome, original *message.Message, added map
 
 // verify compares an item with its original.
 func (t *topic) verify(it *item, o *outcome, print, payload []byte) {
-	if o.known = true; !bytes.Equal(it.print, print) {
+	if o.known = true; !bytes.Equal(it.fingerprint(), print) {
 		t.conflict(it, o, payload)
 	}
 }
@@ -94,7 +94,7 @@ func (t *topic) conflict(it *item, o *outcome, original []byte) {
 	}
 	conflict := &ConflictError{Topic: t.name, Key: it.receipt.Key, EntryID: o.entryID, MessageUUID: it.receipt.MessageUUID}
 	if original != nil {
-		conflict.Field = eventkey.FirstDifference(t.cfg.Fingerprint, original, it.payload)
+		conflict.Field = eventkey.FirstDifference(t.cfg.Fingerprint, original, it.sent.Payload)
 	}
 	o.err = conflict
 }

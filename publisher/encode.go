@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
+	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -17,12 +19,13 @@ import (
 // item is one message on its way, encoded. It shares nothing with the caller's
 // message, which the caller may change as soon as the call has returned.
 type item struct {
-	producer string // without shard
-	fields   []any  // of the entry: name, value, name, value, …
-	size     int    // of the fields, in bytes
-	payload  []byte
-	print    []byte // fingerprint
-	child    bool   // the key is a child key
+	producer string           // without shard
+	fields   []any            // of the entry: name, value, name, value, …
+	size     int              // of the fields, in bytes
+	sent     *message.Message // what fields are the encoding of
+	trim     []any            // trimming clause of a Guard's publisher; nil: the topic's
+	print    []byte           // fingerprint; nil until needed where it is that of the payload
+	child    bool             // the key is a child key
 
 	// The flight's own.
 	shardID  string // producer ID on the wire
@@ -41,71 +44,96 @@ var attemptMetadata = []string{
 	eventkey.MetadataAttempt, "_watermill_requeuer_retries", "topic_poisoned", "handler_poisoned",
 }
 
+// encodeAlone is the number of messages from which on a call is encoded by several
+// goroutines. The server has nothing to do before the first batch, so there is a
+// core to spare.
+const encodeAlone = 64
+
 // encodeAll encodes the messages of a call, or none of them.
 func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message, receipts []Receipt) ([]*item, error) {
-	items := make([]*item, len(msgs))
-	var fault error
-	for i, msg := range msgs {
-		it, err := t.encode(ctx, msg)
-		if err != nil {
-			receipts[i].Err = err
-			if fault == nil {
-				fault = err
-			}
-			continue
+	block := make([]item, len(msgs))
+	encode := func(start, end int) {
+		for i := start; i < end; i++ {
+			receipts[i].Err = t.encode(ctx, msgs[i], &block[i])
 		}
-		items[i] = it
 	}
-	if fault == nil {
+	if workers := min(runtime.GOMAXPROCS(0), len(msgs)/encodeAlone); workers > 1 {
+		var wg sync.WaitGroup
+		for w := range workers {
+			wg.Go(func() { encode(w*len(msgs)/workers, (w+1)*len(msgs)/workers) })
+		}
+		wg.Wait()
+	} else {
+		encode(0, len(msgs))
+	}
+
+	bad := slices.IndexFunc(receipts, func(r Receipt) bool { return r.Err != nil })
+	if bad < 0 {
+		items := make([]*item, len(block))
+		for i := range block {
+			items[i] = &block[i]
+		}
 		return items, nil
 	}
-	for i, it := range items {
-		if it != nil {
-			receipts[i] = it.receipt
-			receipts[i].Err = notSent(errors.New("another message of the call can't be sent"))
-			if IsPermanent(fault) {
-				receipts[i].Err = permanent(receipts[i].Err)
-			}
+	other := notSent(errors.New("another message of the call can't be sent"))
+	if IsPermanent(receipts[bad].Err) {
+		other = permanent(other)
+	}
+	for i := range receipts {
+		if receipts[i].Err == nil {
+			receipts[i] = block[i].receipt
+			receipts[i].Err = other
 		}
 	}
 	return nil, &PublishError{Topic: t.name, Receipts: receipts}
 }
 
-func (t *topic) encode(ctx context.Context, msg *message.Message) (*item, error) {
+func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) error {
 	if msg == nil {
-		return nil, permanent(errors.New("the message is nil"))
+		return permanent(errors.New("the message is nil"))
 	}
 	cfg := &t.engine.cfg
 	key, err := eventkey.Resolve(ctx, t.name, msg, t.cfg.Key, cfg.Key)
 	if err != nil {
-		return nil, permanent(err)
+		return permanent(err)
 	}
 	producer, err := t.producerOf(msg)
 	if err != nil {
-		return nil, permanent(err)
+		return permanent(err)
 	}
 	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
 	if cfg.Mode == IDMPAuto {
 		if err := t.reduceToContent(sent, key.IdempotentID); err != nil {
-			return nil, permanent(err)
+			return permanent(err)
 		}
 	}
 	fields, err := t.engine.fields(t.name, sent)
 	if err != nil {
-		return nil, permanent(err)
+		return permanent(err)
 	}
 	size := sizeOf(fields)
 	if size > cfg.MaxPayload {
-		return nil, fmt.Errorf("message %s has %d bytes, the limit is %d (Config.MaxPayload): %w", msg.UUID, size, cfg.MaxPayload, ErrTooLarge)
+		return fmt.Errorf("message %s has %d bytes, the limit is %d (Config.MaxPayload): %w", msg.UUID, size, cfg.MaxPayload, ErrTooLarge)
 	}
-	print, err := eventkey.Sum(t.cfg.Fingerprint, sent)
-	if err != nil {
-		return nil, permanent(err)
-	}
-	return &item{
-		producer: producer, fields: fields, size: size, payload: sent.Payload, print: print, child: key.Child,
+	*it = item{
+		producer: producer, fields: fields, size: size, sent: sent, child: key.Child,
 		receipt: Receipt{Topic: t.name, MessageUUID: msg.UUID, Key: key.Key, IdempotentID: key.IdempotentID},
-	}, nil
+	}
+	if t.cfg.Fingerprint != nil {
+		if it.print, err = eventkey.Sum(t.cfg.Fingerprint, sent); err != nil {
+			return permanent(err)
+		}
+	}
+	return nil
+}
+
+// fingerprint is the item's. The default one, of the payload, can't fail, and most
+// messages are no duplicates: so it is made when it is asked for.
+func (it *item) fingerprint() []byte {
+	if it.print == nil {
+		it.print, _ = eventkey.Sum(nil, it.sent)
+	}
+	return it.print
 }
 
 // wireMetadata is what is sent: the key goes along so that the consumer uses the

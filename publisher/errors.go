@@ -124,7 +124,7 @@ func IsPermanent(err error) bool {
 	if errors.As(err, &marked) {
 		return true
 	}
-	for _, target := range []error{ErrNoKey, ErrConflict, ErrTooLarge, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrProducerID, ErrLatchUnconfirmed} {
+	for _, target := range []error{ErrNoKey, ErrConflict, ErrTooLarge, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrProducerID, ErrLatchUnconfirmed, ErrUnguarded} {
 		if errors.Is(err, target) {
 			return true
 		}

@@ -110,34 +110,22 @@ func isRedirect(err error) bool {
 
 func isWrongType(err error) bool { return redis.HasErrorPrefix(err, "WRONGTYPE") }
 
-// xadd is the command that appends it; guard is IDMP, IDMPAUTO or nothing.
-func (t *topic) xadd(st *state, it *item, guard ...any) []any {
-	args := make([]any, 0, 12+len(it.fields))
-	args = append(args, "xadd", t.name, "nomkstream")
-	args = append(args, guard...)
-	args = append(args, t.trim(st)...)
-	args = append(args, "*")
-	return append(args, it.fields...)
-}
-
-// trim is the trimming clause. ACKED stands before IDMP in the order that XADD's
-// documentation gives, and is accepted in any.
-func (t *topic) trim(st *state) []any {
-	var args []any
-	switch {
-	case t.maxlen > 0:
-		args = []any{"maxlen", "~", t.maxlen}
-	case t.cfg.MaxAge > 0:
-		// By the server's clock: a producer a day ahead would delete everything.
-		oldest := time.Now().Add(st.clockOffset - t.cfg.MaxAge).UnixMilli()
-		args = []any{"minid", "~", oldest}
-	default:
-		return nil
+// appendTrim adds XADD's trimming clause.
+func (t *topic) appendTrim(args []any, st *state, it *item) []any {
+	if it.trim != nil {
+		return append(args, it.trim...)
+	}
+	if t.maxlen <= 0 && t.cfg.MaxAge <= 0 {
+		return args
 	}
 	if t.engine.cfg.KeepUnacked {
-		args = append([]any{"acked"}, args...)
+		args = append(args, "acked")
 	}
-	return args
+	if t.maxlen > 0 {
+		return append(args, "maxlen", "~", t.maxlen)
+	}
+	// By the server's clock: a producer a day ahead would delete everything.
+	return append(args, "minid", "~", time.Now().Add(st.clockOffset-t.cfg.MaxAge).UnixMilli())
 }
 
 // conclude completes the outcomes that the replies of a transaction gave: items

@@ -20,11 +20,15 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	cmds = append(cmds, baseline)
 	adds := make([]*redis.StringCmd, len(items))
 	for i, it := range items {
-		guard := []any{"idmp", it.shardID, it.receipt.IdempotentID}
+		args := make([]any, 0, 12+len(it.fields))
+		args = append(args, "xadd", t.name, "nomkstream")
 		if st.layout.Mode == IDMPAuto {
-			guard = []any{"idmpauto", it.shardID}
+			args = append(args, "idmpauto", it.shardID)
+		} else {
+			args = append(args, "idmp", it.shardID, it.receipt.IdempotentID)
 		}
-		adds[i] = redis.NewStringCmd(ctx, t.xadd(st, it, guard...)...)
+		args = append(t.appendTrim(args, st, it), "*")
+		adds[i] = redis.NewStringCmd(ctx, append(args, it.fields...)...)
 		adds[i].SetFirstKeyPos(1)
 		cmds = append(cmds, adds[i])
 	}

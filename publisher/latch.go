@@ -108,7 +108,7 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 func (t *topic) latchCommand(ctx context.Context, st *state, it *item, first bool) server.Command {
 	// The body goes first, and loads the script for those behind it: a server that
 	// does not know it can't refuse one in the middle.
-	args := make([]any, 0, 12+len(it.fields))
+	args := make([]any, 0, 16+len(it.fields))
 	if first {
 		args = append(args, "eval", latchScript)
 	} else {
@@ -116,18 +116,19 @@ func (t *topic) latchCommand(ctx context.Context, st *state, it *item, first boo
 	}
 	args = append(args, 3, t.name, slot.LatchKey(t.name, it.shardID, it.receipt.IdempotentID), slot.LayoutKey(t.name),
 		t.cfg.Window.Duration.Milliseconds(), latchPrint(it))
-	args = append(args, t.trim(st)...)
+	args = t.appendTrim(args, st, it)
 	args = append(args, "*")
 	return server.NewCommand(ctx, 3, append(args, it.fields...)...)
 }
 
 // latchPrint bounds what a user's fingerprint may put into every latch.
 func latchPrint(it *item) []byte {
-	if len(it.print) <= 2*sha256.Size {
-		return it.print
+	print := it.fingerprint()
+	if len(print) > 2*sha256.Size {
+		sum := sha256.Sum256(print)
+		print = sum[:]
 	}
-	sum := sha256.Sum256(it.print)
-	return sum[:]
+	return print
 }
 
 // scriptError explains a server that does not run scripts.

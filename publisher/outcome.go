@@ -1,7 +1,6 @@
 package publisher
 
 import (
-	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -32,27 +31,18 @@ func (t *topic) report(r *Receipt, it *item, o outcome) {
 	if o.differs {
 		t.engine.onChildDiffers(*r)
 	}
-	if r.Verdict == Added && r.Err == nil && !r.Resent {
-		t.engine.logger.Trace("Published", logFields(r))
-		return
-	}
-	fields := logFields(r)
-	fields["age"] = r.Age.String()
-	fields["resent"] = r.Resent
-	switch {
-	case errors.Is(r.Err, ErrConflict):
-		// The caller gets the error; no log line of ours repeats it.
-	case r.Verdict == OriginalGone:
-		t.engine.logger.Info("Not added: the key was used before, and its entry is gone", fields)
-	default:
-		t.engine.logger.Debug("Published", fields)
+	// What was added needs no line, and what the caller gets as an error neither.
+	if r.Verdict == OriginalGone && r.Err == nil {
+		t.engine.logger.Info("Not added: the key was used before, and its entry is gone", logFields(r))
+	} else if r.Verdict == Duplicate && r.Err == nil {
+		t.engine.logger.Debug("Not added: duplicate", logFields(r))
 	}
 }
 
 func logFields(r *Receipt) watermill.LogFields {
 	return watermill.LogFields{
 		"topic": r.Topic, "message_uuid": r.MessageUUID, "key": r.Key, "producer_id": r.ProducerID,
-		"entry_id": r.EntryID, "verdict": r.Verdict.String(), "mode": r.Mode.String(),
+		"entry_id": r.EntryID, "age": r.Age.String(), "mode": r.Mode.String(),
 	}
 }
 

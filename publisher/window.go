@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 )
 
@@ -117,5 +118,5 @@ func shardID(producer string, shard int) string {
 	if shard == 0 {
 		return producer
 	}
-	return fmt.Sprintf("%s/%d", producer, shard)
+	return producer + "/" + strconv.Itoa(shard)
 }

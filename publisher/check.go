@@ -1,0 +1,313 @@
+package publisher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/slot"
+)
+
+// Report is what [Publisher.Check] found. It writes nothing.
+type Report struct {
+	// Server is product and version, "redis 8.6.3".
+	Server string
+	// Topics has one report for each topic asked for.
+	Topics []TopicReport
+	// MaxmemoryPolicy is the eviction policy; anything but "noeviction" may evict
+	// streams and latches. Persistence is what survives a restart: "append-only
+	// file", "snapshots", both or "none". Both are "unknown" where the user may not
+	// ask.
+	MaxmemoryPolicy, Persistence string
+	// Connections is how many the client's pool should have for these topics.
+	Connections int
+	// Warnings are complete sentences about what an operator should look at.
+	Warnings []string
+}
+
+// TopicReport is what Check found about one topic.
+type TopicReport struct {
+	Topic string
+	// Exists tells whether the stream does, Made whether the layout record does.
+	// Without it, Layout and Window are what the first publish will make.
+	Exists, Made bool
+	Layout       Layout
+	// Window is the effective one; Entries is 0 in mode Latch, which remembers as
+	// many keys as there is memory for.
+	Window Window
+	// Memory estimates the bytes that remembering takes when the window is full, in
+	// mode Latch for the wanted number of entries.
+	Memory int64
+	// Missing names the commands that the user has no right to.
+	Missing []string
+}
+
+// What remembering one key takes on the server, in bytes, with keys of about 20
+// bytes; measured by TestMemoryOfKeys.
+const (
+	idmpBytes  = 130
+	latchBytes = 300
+)
+
+// Lasts is how long the window of the topic lasts at a steady rate of new keys: its
+// duration, or less when it is full before.
+func (r TopicReport) Lasts(perSecond float64) time.Duration {
+	if r.Window.Entries == 0 || perSecond <= 0 {
+		return r.Window.Duration
+	}
+	full := time.Duration(float64(r.Window.Entries) / perSecond * float64(time.Second))
+	return min(r.Window.Duration, full)
+}
+
+// Lasts is that of the topic whose window lasts the shortest, each topic getting
+// the whole rate; 0 without topics.
+func (r Report) Lasts(perSecond float64) time.Duration {
+	var shortest time.Duration
+	for i, t := range r.Topics {
+		if d := t.Lasts(perSecond); i == 0 || d < shortest {
+			shortest = d
+		}
+	}
+	return shortest
+}
+
+// Check looks at server and topics before there is traffic. The error says why it
+// could not look, or that a publish would fail; it is joined from all topics, and
+// the report is as complete as it could be.
+func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error) {
+	e := p.engine
+	if p.closed.Load() {
+		return Report{}, ErrClosed
+	}
+	r := Report{MaxmemoryPolicy: "unknown", Persistence: "unknown", Connections: flights*len(topics) + 1}
+	var faults []error
+	for _, name := range topics {
+		if err := checkTopic(name); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		t := newTopic(e, name)
+		tr, info, err := t.check(ctx, &r)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("topic %q: %w", name, err))
+		}
+		r.Topics = append(r.Topics, tr)
+		if r.Server == "" && (err == nil || info.Name != "") {
+			r.Server = info.String()
+		}
+	}
+	key := "idempotent"
+	if len(topics) > 0 {
+		key = topics[0]
+	}
+	e.checkServer(ctx, key, &r)
+	if size := poolSize(e.client); size > 0 && size < r.Connections {
+		r.warn("The client's pool has %d connections; %d topics need up to %d.", size, len(topics), r.Connections)
+	}
+	return r, errors.Join(faults...)
+}
+
+func (r *Report) warn(format string, args ...any) {
+	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
+}
+
+func poolSize(client redis.UniversalClient) int {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().PoolSize
+	case *redis.ClusterClient:
+		return c.Options().PoolSize
+	}
+	return 0
+}
+
+func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info, error) {
+	tr := TopicReport{Topic: t.name}
+	info, err := server.Probe(ctx, t.engine.client, slot.LayoutKey(t.name))
+	if err != nil {
+		return tr, info, err
+	}
+	tr.Layout = t.wanted(info)
+	if tr.Missing, err = t.missingRights(ctx, tr.Layout.Mode); err != nil {
+		return tr, info, err
+	}
+	if len(tr.Missing) > 0 {
+		err := fmt.Errorf("the user may not run %s on it or its side keys (%s*): grant it with ACL SETUSER",
+			strings.Join(tr.Missing, ", "), strings.TrimSuffix(slot.LayoutKey(t.name), "layout"))
+		return tr, info, errors.Join(permanent(err), t.usable(tr.Layout, info))
+	}
+	record, err := t.engine.client.HGetAll(ctx, slot.LayoutKey(t.name)).Result()
+	if err != nil {
+		return tr, info, err
+	}
+	layout, err := parseLayout(record)
+	if err != nil {
+		return tr, info, err
+	}
+	if tr.Made = layout.Mode != Auto; tr.Made {
+		if wanted := t.wanted(server.Info{IDMP: layout.Mode != Latch}); wanted != layout {
+			r.warn("Topic %q has the layout %v with %d shards, the configuration asks for %v with %d; the layout is obeyed.",
+				t.name, layout.Mode, layout.Shards, wanted.Mode, wanted.Shards)
+		}
+		tr.Layout = layout
+	}
+	stream, exists, err := streamInfo(ctx, t.engine.client, t.name)
+	if err != nil {
+		return tr, info, err
+	}
+	tr.Exists = exists
+	t.checkWindow(&tr, stream, r)
+	if err := t.checkTrimming(ctx, &tr, r); err != nil {
+		return tr, info, err
+	}
+	return tr, info, t.usable(tr.Layout, info)
+}
+
+// checkWindow works out the window as the next set-up would leave it.
+func (t *topic) checkWindow(tr *TopicReport, stream server.StreamInfo, r *Report) {
+	duration, maxSize := int64(t.cfg.Window.Duration/time.Second), int64(maxShardEntries)
+	if stream.IIDsTracked > 0 && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxSize) {
+		duration, maxSize = stream.IDMPDuration, stream.IDMPMaxSize
+		r.warn("Topic %q remembers %d keys under a window of %d s and %d ids a producer, the configuration asks for %v; "+
+			"it stays, since changing it would forget them.", t.name, stream.IIDsTracked, duration, maxSize, t.cfg.Window.Duration)
+	}
+	tr.Window = effectiveWindow(tr.Layout, duration, maxSize, t.cfg.Window)
+	if tr.Layout.Mode == Latch {
+		tr.Memory = int64(t.cfg.Window.Entries) * latchBytes
+	} else {
+		tr.Memory = int64(tr.Window.Entries) * idmpBytes
+		if tr.Window.Entries < t.cfg.Window.Entries {
+			r.warn("Topic %q remembers %d keys, the configuration asks for %d.", t.name, tr.Window.Entries, t.cfg.Window.Entries)
+		}
+	}
+}
+
+// idleGroup is how long no consumer of a group must have been seen for Check to
+// call the group forgotten.
+const idleGroup = 24 * time.Hour
+
+func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) error {
+	if !t.engine.cfg.KeepUnacked || (t.maxlen <= 0 && t.cfg.MaxAge <= 0) {
+		return nil
+	}
+	probe := server.NewCommand(ctx, 1, "xadd", slot.LayoutKey(t.name), "nomkstream", "acked", "maxlen", "~", 1, "*", "probe", "probe")
+	if err := t.engine.client.Process(ctx, probe); err != nil && !errors.Is(err, redis.Nil) && !isWrongType(err) {
+		return fmt.Errorf("%w: KeepUnacked needs Redis 8.2 or newer: %w", ErrModeUnsupported, err)
+	}
+	if !tr.Exists {
+		r.warn("Topic %q has no consumer group yet: KeepUnacked protects nothing until there is one.", t.name)
+		return nil
+	}
+	groups, err := t.engine.client.XInfoGroups(ctx, t.name).Result()
+	if err != nil {
+		return err
+	}
+	if len(groups) == 0 {
+		r.warn("Topic %q has no consumer group: KeepUnacked protects nothing until there is one.", t.name)
+	}
+	for _, g := range groups {
+		consumers, err := t.engine.client.XInfoConsumers(ctx, t.name, g.Name).Result()
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(consumers, func(c redis.XInfoConsumer) bool { return c.Idle < idleGroup }) {
+			r.warn("Group %q of topic %q has no consumer that was seen in the last %v: with KeepUnacked, what it does not "+
+				"acknowledge is never trimmed. Destroy the group if it is forgotten.", g.Name, t.name, idleGroup)
+		}
+	}
+	return nil
+}
+
+// missingRights queues every command that publishing uses in a transaction and
+// discards it: the server checks rights when it queues, and nothing is run.
+func (t *topic) missingRights(ctx context.Context, mode Mode) ([]string, error) {
+	node, err := server.Node(ctx, t.engine.client, t.name)
+	if err != nil {
+		return nil, err
+	}
+	layoutKey := slot.LayoutKey(t.name)
+	commands := [][]any{
+		{"xinfo", "stream", t.name},
+		{"xgroup", "create", t.name, "g", "$", "mkstream"},
+		{"xgroup", "destroy", t.name, "g"},
+		{"xrange", t.name, "-", "+"},
+		{"hgetall", layoutKey},
+		{"hset", layoutKey, "f", "v"},
+		{"xadd", t.name, "nomkstream", "*", "f", "v"},
+	}
+	if mode == Latch {
+		latch := slot.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
+		commands = append(commands, [][]any{
+			{"eval", "return 1", 3, t.name, latch, layoutKey},
+			{"evalsha", latchSHA, 3, t.name, latch, layoutKey},
+			{"hmget", layoutKey, "f"},
+			{"exists", t.name},
+			{"get", latch},
+			{"set", latch, "v"},
+			{"del", latch},
+			{"xdel", t.name, "0-1"},
+		}...)
+	} else {
+		commands = append(commands, []any{"xcfgset", t.name, "idmp-duration", 1})
+	}
+	cmds := []redis.Cmder{server.NewCommand(ctx, 0, "multi")}
+	for _, args := range commands {
+		cmds = append(cmds, server.NewCommand(ctx, 0, args...))
+	}
+	// WATCH in a transaction is an error of its own, after the check of rights.
+	cmds = append(cmds, server.NewCommand(ctx, 0, "watch", layoutKey, t.name), server.NewCommand(ctx, 0, "discard"))
+	_, err = node.Pipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
+	var missing []string
+	for _, cmd := range cmds {
+		if server.IsRefusedByACL(cmd.Err()) {
+			missing = append(missing, strings.ToUpper(cmd.FullName()))
+		}
+	}
+	if len(missing) == 0 && err != nil && server.Classify(err) != server.Final {
+		return nil, err
+	}
+	return slices.Compact(missing), nil
+}
+
+// checkServer looks at what endangers the whole server's memory of keys.
+func (e *engine) checkServer(ctx context.Context, key string, r *Report) {
+	if memory, err := server.InfoSection(ctx, e.client, key, "memory"); err == nil && memory["maxmemory_policy"] != "" {
+		if r.MaxmemoryPolicy = memory["maxmemory_policy"]; r.MaxmemoryPolicy != "noeviction" {
+			r.warn("The server's maxmemory-policy is %s: it may evict streams, layouts and latches, and with them what keeps "+
+				"events from being added twice. Set noeviction.", r.MaxmemoryPolicy)
+		}
+	}
+	if persistence, err := server.InfoSection(ctx, e.client, key, "persistence"); err == nil && persistence["aof_enabled"] != "" {
+		var kinds []string
+		if persistence["aof_enabled"] == "1" {
+			kinds = append(kinds, "append-only file")
+		}
+		node, err := server.Node(ctx, e.client, key)
+		if err == nil {
+			if save, err := node.ConfigGet(ctx, "save").Result(); err == nil && save["save"] != "" {
+				kinds = append(kinds, "snapshots")
+			}
+		}
+		if r.Persistence = strings.Join(kinds, " and "); r.Persistence == "" {
+			r.Persistence = "none"
+		}
+		if persistence["aof_enabled"] != "1" {
+			r.warn("The server has no append-only file (persistence: %s): a restart loses what came since the last snapshot, "+
+				"events and the memory of their keys alike.", r.Persistence)
+		}
+	}
+	if replicas := e.cfg.MinReplicas; replicas > 0 {
+		if info, err := server.InfoSection(ctx, e.client, key, "replication"); err == nil {
+			if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < replicas {
+				r.warn("MinReplicas is %d, and %d replicas are connected.", replicas, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package publisher
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/wire"
+)
+
+// ErrUnguarded: a message went through only one half of a [Guard]. Nothing was
+// written. Another try does not help.
+var ErrUnguarded = errors.New("not guarded")
+
+// Guard makes an application idempotent that keeps its redisstream.Publisher. It
+// has two halves, and each refuses to work without the other:
+//
+//	guard, err := publisher.NewGuard(publisher.Config{Client: client, ProducerID: "payment-service", Key: key}, logger)
+//	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: guard.Client()}, logger)
+//	pub, err = guard.Decorator()(pub)
+//
+// The decorator finds the key of each message and hands it down on the message's
+// context; the client takes it from there. Trimming is what the decorated publisher
+// asks for. It writes one message a round trip, so a [Publisher] is much faster.
+type Guard struct{ engine *engine }
+
+// NewGuard makes a Guard. Config is that of a Publisher, except that trimming is
+// not its business. Config.Marshaller must be the one of the decorated publisher.
+func NewGuard(config Config, logger watermill.LoggerAdapter) (*Guard, error) {
+	cfg, err := config.resolve()
+	if err != nil {
+		return nil, err
+	}
+	return &Guard{engine: newEngine(cfg, logger)}, nil
+}
+
+// Client returns the half that writes: it adds an entry only for a message that
+// came through the decorator, and hands every other command to Config.Client.
+// XADD in pipelines and by Do is refused; scripts and WATCH are not looked into.
+// Closing it closes the guard, not Config.Client.
+func (g *Guard) Client() redis.UniversalClient {
+	return &guardClient{UniversalClient: g.engine.client, guard: g}
+}
+
+// Decorator returns the half that finds the keys.
+func (g *Guard) Decorator() message.PublisherDecorator {
+	return func(pub message.Publisher) (message.Publisher, error) {
+		if pub == nil {
+			return nil, errors.New("guard: the publisher to decorate is nil")
+		}
+		return &guardPublisher{Publisher: pub, guard: g}, nil
+	}
+}
+
+// Close refuses further messages and waits as [Publisher.Close] does.
+func (g *Guard) Close() error { return g.engine.close() }
+
+// ticket is a message on its way from the decorator to the client.
+type ticket struct {
+	topic   string
+	item    *item
+	sent    *message.Message
+	ctx     context.Context // the caller's
+	receipt *Receipt        // nil until the client has seen the ticket
+}
+
+type ticketKey struct{}
+
+// guardPublisher is the decorator's half.
+type guardPublisher struct {
+	message.Publisher
+	guard *Guard
+}
+
+func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
+	if len(msgs) == 0 {
+		return nil
+	}
+	if err := checkTopic(topic); err != nil {
+		return permanent(err)
+	}
+	t := p.guard.engine.topic(topic)
+	receipts := make([]Receipt, len(msgs))
+	for i, msg := range msgs {
+		receipts[i].Topic = topic
+		if msg != nil {
+			receipts[i].MessageUUID = msg.UUID
+		}
+	}
+	ctx, stop := joinContexts(msgs)
+	defer stop()
+	items, err := t.encodeAll(ctx, msgs, receipts)
+	if err != nil {
+		return err
+	}
+	tickets := make([]*ticket, len(items))
+	copies := make([]*message.Message, len(items))
+	for i, it := range items {
+		tickets[i] = &ticket{topic: topic, item: it, sent: it.sent, ctx: msgs[i].Context()}
+		copies[i] = message.NewMessage(it.sent.UUID, it.sent.Payload)
+		copies[i].Metadata = maps.Clone(it.sent.Metadata)
+		copies[i].SetContext(tickets[i].context())
+	}
+	err = p.Publisher.Publish(topic, copies...)
+	return p.settle(msgs, tickets, receipts, err)
+}
+
+// context is ended for everybody but the guard's client: a publisher that writes
+// through another client sends nothing, instead of sending unguarded.
+func (k *ticket) context() context.Context {
+	ctx, cancel := context.WithCancelCause(context.WithValue(k.ctx, ticketKey{}, k))
+	cancel(ErrUnguarded)
+	return ctx
+}
+
+// settle makes receipts of what the client has seen.
+func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, receipts []Receipt, err error) error {
+	unseen := err
+	switch {
+	case slices.ContainsFunc(tickets, func(k *ticket) bool { return k.receipt != nil }):
+		unseen = errBehindFailed
+	case err == nil || errors.Is(err, context.Canceled):
+		unseen = permanent(fmt.Errorf("%w: %T does not write through Guard.Client", ErrUnguarded, p.Publisher))
+	}
+	failed := false
+	for i, k := range tickets {
+		if k.receipt != nil {
+			receipts[i] = *k.receipt
+		} else {
+			receipts[i] = k.item.receipt
+			receipts[i].Err = notSent(unseen)
+		}
+		failed = failed || receipts[i].Err != nil
+		holderOf(msgs[i]).receipt.Store(&receipts[i])
+		collect(msgs[i].Context(), receipts[i])
+	}
+	if failed {
+		return &PublishError{Topic: tickets[0].topic, Receipts: receipts}
+	}
+	return err
+}
+
+// xadd is the client's half: it sends what the decorated publisher has encoded.
+func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, err error) {
+	k, ok := ctx.Value(ticketKey{}).(*ticket)
+	switch {
+	case !ok:
+		return "", permanent(fmt.Errorf("%w: XADD %q for a message that did not come through Guard.Decorator", ErrUnguarded, a.Stream))
+	case k.receipt != nil:
+		return "", permanent(fmt.Errorf("%w: a second XADD for one message", ErrUnguarded))
+	case k.topic != a.Stream:
+		return "", permanent(fmt.Errorf("%w: message for topic %q is added to stream %q", ErrUnguarded, k.topic, a.Stream))
+	case a.ID != "" && a.ID != "*":
+		return "", permanent(fmt.Errorf("%w: XADD %q with the explicit entry ID %q, which IDMP does not take", ErrUnguarded, a.Stream, a.ID))
+	case a.ProducerID != "" || a.IdempotentID != "":
+		return "", permanent(fmt.Errorf("%w: XADD %q with IDs of its own", ErrUnguarded, a.Stream))
+	}
+	it := k.item
+	if it.fields, err = g.fields(a, k); err != nil {
+		return "", permanent(err)
+	}
+	it.size, it.trim = sizeOf(it.fields), trimOf(a)
+	if !g.engine.begin() {
+		return "", ErrClosed
+	}
+	defer g.engine.end()
+	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), []*item{it})[0]
+	k.receipt = &receipt
+	return receipt.EntryID, receipt.Err
+}
+
+// fields are those of the decorated publisher. Where the server hashes them they
+// must be the same bytes each time, so there they are encoded again: the default
+// marshaller of watermill-redisstream writes metadata in random order.
+func (g *Guard) fields(a *redis.XAddArgs, k *ticket) ([]any, error) {
+	values, err := valuesOf(a.Values)
+	if err != nil || g.engine.cfg.Mode != IDMPAuto {
+		return sortedFields(values), err
+	}
+	msg, err := wire.Decode(a.Stream, "*", values)
+	if err != nil {
+		return nil, err
+	}
+	if msg.UUID != k.sent.UUID || !bytes.Equal(msg.Payload, k.sent.Payload) || !maps.Equal(msg.Metadata, k.sent.Metadata) {
+		return nil, fmt.Errorf("%w: in mode idmpauto the decorated publisher must use the default marshaller", ErrUnguarded)
+	}
+	return wire.Encode(k.sent, k.sent.Metadata)
+}
+
+func valuesOf(values any) (map[string]any, error) {
+	switch v := values.(type) {
+	case map[string]any:
+		return v, nil
+	case map[string]string:
+		all := make(map[string]any, len(v))
+		for name, value := range v {
+			all[name] = value
+		}
+		return all, nil
+	}
+	return nil, fmt.Errorf("%w: XADD with fields of type %T; a map is expected", ErrUnguarded, values)
+}
+
+func trimOf(a *redis.XAddArgs) []any {
+	var name string
+	var threshold any
+	switch {
+	case a.MaxLen > 0:
+		name, threshold = "maxlen", a.MaxLen
+	case a.MinID != "":
+		name, threshold = "minid", a.MinID
+	default:
+		return []any{}
+	}
+	if !a.Approx {
+		return []any{name, "=", threshold}
+	}
+	trim := []any{name, "~", threshold}
+	if a.Limit > 0 {
+		trim = append(trim, "limit", a.Limit)
+	}
+	return trim
+}
