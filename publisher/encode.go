@@ -37,9 +37,9 @@ type item struct {
 	receipt Receipt
 }
 
-// requeuerRetries and the poison fields mark an attempt; they are sent in mode
-// IDMPAuto, too, or a requeue would be taken for a duplicate. Their values are
-// Watermill's (components/requeuer, message/router/middleware).
+// attemptMetadata marks an attempt. It is sent in mode IDMPAuto, too, or a requeue
+// would be taken for a duplicate. Those that are Watermill's are defined in its
+// packages components/requeuer and message/router/middleware.
 var attemptMetadata = []string{
 	eventkey.MetadataAttempt, "_watermill_requeuer_retries", "topic_poisoned", "handler_poisoned",
 }
@@ -57,7 +57,10 @@ func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message, receipts
 			receipts[i].Err = t.encode(ctx, msgs[i], &block[i])
 		}
 	}
-	if workers := min(runtime.GOMAXPROCS(0), len(msgs)/encodeAlone); workers > 1 {
+	// In a handler the first unkeyed message of a name gets the child key; which one
+	// is first must not be a race.
+	_, inHandler := eventkey.HandledFrom(ctx)
+	if workers := min(runtime.GOMAXPROCS(0), len(msgs)/encodeAlone); workers > 1 && !inHandler {
 		var wg sync.WaitGroup
 		for w := range workers {
 			wg.Go(func() { encode(w*len(msgs)/workers, (w+1)*len(msgs)/workers) })
@@ -103,7 +106,7 @@ func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) erro
 	}
 	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
 	if cfg.Mode == IDMPAuto {
-		if err := t.reduceToContent(sent, key.IdempotentID); err != nil {
+		if err := t.reduceToContent(sent, key); err != nil {
 			return permanent(err)
 		}
 	}
@@ -148,16 +151,19 @@ func wireMetadata(msg *message.Message, key string) message.Metadata {
 
 // reduceToContent makes what is sent a function of the content, since the server
 // hashes every field: a fresh UUID or trace ID would make each retry a new entry.
-func (t *topic) reduceToContent(sent *message.Message, idempotentID string) error {
+func (t *topic) reduceToContent(sent *message.Message, key eventkey.Resolved) error {
 	keep := t.engine.cfg.ContentMetadata
+	// What a produced message only inherited from the handled one is not its own.
+	ownAttempt := key.Attempt != (eventkey.Attempt{}) || key.Origin.Poisoned
 	maps.DeleteFunc(sent.Metadata, func(name, _ string) bool {
-		return name != eventkey.MetadataKey && !slices.Contains(keep, name) && !slices.Contains(attemptMetadata, name)
+		return name != eventkey.MetadataKey && !slices.Contains(keep, name) &&
+			(!ownAttempt || !slices.Contains(attemptMetadata, name))
 	})
 	content, err := eventkey.Content(keep...).Key(t.name, sent)
 	if err != nil {
 		return err
 	}
-	sent.UUID = eventkey.StableUUID(eventkey.Join(content, idempotentID))
+	sent.UUID = eventkey.StableUUID(eventkey.Join(content, key.IdempotentID))
 	return nil
 }
 
