@@ -17,11 +17,11 @@ func TestMain(m *testing.M) {
 	if number == "" {
 		os.Exit(m.Run())
 	}
-	if _, release, err := Reserve(); err != nil {
+	_, release, err := Reserve()
+	if err != nil {
 		os.Exit(2)
-	} else {
-		release()
 	}
+	release()
 	p, err := strconv.Atoi(number)
 	if err != nil {
 		os.Exit(2)
