@@ -251,7 +251,7 @@ func (t *topic) missingRights(ctx context.Context, mode Mode) ([]string, error) 
 			{"exists", t.name},
 			{"get", latch},
 			{"set", latch, "v"},
-			{"del", latch},
+			{"hincrby", layoutKey, "f", 1},
 			{"xdel", t.name, "0-1"},
 		}...)
 	} else {

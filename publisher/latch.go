@@ -47,7 +47,7 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 		o := &outcomes[i]
 		if replyErr := reply.Err(); replyErr != nil {
 			if classify(replyErr) == server.Final {
-				*o = outcome{known: true, err: fmt.Errorf("latch script: %w", replyErr)}
+				*o = outcome{known: true, err: t.scriptError(replyErr)}
 			}
 			continue
 		}
@@ -134,8 +134,8 @@ func latchPrint(it *item) []byte {
 // scriptError explains a server that does not run scripts.
 func (t *topic) scriptError(err error) error {
 	if server.IsRefusedByACL(err) || redis.HasErrorPrefix(err, "unknown command") {
-		return fmt.Errorf("%w: mode latch runs a script on topic %q; the user needs +eval +evalsha, XADD, XRANGE, XDEL, GET, SET, DEL, EXISTS, HMGET and HSET, "+
+		return fmt.Errorf("%w: mode latch runs a script on topic %q; the user needs +eval +evalsha, XADD, XRANGE, XDEL, GET, SET, EXISTS, HMGET and HINCRBY, "+
 			"and the key patterns of the topic and of %s: %w", ErrModeUnsupported, t.name, slot.LatchKey(t.name, "*", "*"), err)
 	}
-	return err
+	return fmt.Errorf("latch script: %w", err)
 }

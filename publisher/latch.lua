@@ -12,32 +12,23 @@
 --   {'stale'}    the layout record does not say latch; nothing was added
 -- Errors   those of XADD and SET; nothing was added
 --
--- A latch is "idem1|<entry ID>|<fingerprint>", written after the entry and taken
--- back with it, so that it never claims what is not in the stream.
-local layout = redis.call('HMGET', KEYS[3], 'mode', 'born')
+-- A latch is "idem1|<generation>|<entry ID>|<fingerprint>", written after the entry
+-- and taken back with it, so that it never claims what is not in the stream. The
+-- generation stands in the layout record and is raised when the stream is found
+-- missing: a deleted stream takes its history along, and voids its latches.
+local layout = redis.call('HMGET', KEYS[3], 'mode', 'generation')
 if layout[1] ~= 'latch' then return {'stale'} end
+local generation = layout[2] or '0'
 
-local function parse(id)
-  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
-  return tonumber(ms), tonumber(seq)
-end
-
--- A deleted stream takes its history along. Its latches are void: those left
--- from before the first entry of the stream that was made after it.
-local function void(id)
-  if not layout[2] then return false end
-  local ms, seq = parse(id)
-  local bornMs, bornSeq = parse(layout[2])
-  return ms < bornMs or ms == bornMs and seq < bornSeq
-end
-
-local exists = redis.call('EXISTS', KEYS[1]) == 1
 local latch = redis.pcall('GET', KEYS[2])
+if type(latch) == 'table' then return {'foreign'} end
+if redis.call('EXISTS', KEYS[1]) == 0 then
+  generation = redis.call('HINCRBY', KEYS[3], 'generation', 1)
+end
 if latch then
-  if type(latch) == 'table' then return {'foreign'} end
-  local id, fingerprint = string.match(latch, '^idem1|(%d+%-%d+)|(.*)$')
+  local of, id, fingerprint = string.match(latch, '^idem1|(%d+)|(%d+%-%d+)|(.*)$')
   if not id then return {'foreign'} end
-  if exists and not void(id) then
+  if of == tostring(generation) then
     local gone = #redis.call('XRANGE', KEYS[1], id, id) == 0
     return {'duplicate', id, fingerprint, gone and '1' or '0'}
   end
@@ -45,14 +36,9 @@ end
 
 local id = redis.pcall('XADD', KEYS[1], unpack(ARGV, 3))
 if type(id) == 'table' then return id end
-local kept = redis.pcall('SET', KEYS[2], 'idem1|' .. id .. '|' .. ARGV[2], 'PX', ARGV[1])
-if not kept.err and not exists then
-  kept = redis.pcall('HSET', KEYS[3], 'born', id)
-  if type(kept) ~= 'table' then kept = {} end
-end
+local kept = redis.pcall('SET', KEYS[2], 'idem1|' .. generation .. '|' .. id .. '|' .. ARGV[2], 'PX', ARGV[1])
 if kept.err then
   redis.call('XDEL', KEYS[1], id)
-  redis.pcall('DEL', KEYS[2])
   return kept
 end
 return {'added', id}

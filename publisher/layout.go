@@ -168,6 +168,10 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 		cmds = append(cmds,
 			server.NewCommand(ctx, 2, "xgroup", "create", t.name, group, "$", "mkstream"),
 			server.NewCommand(ctx, 2, "xgroup", "destroy", t.name, group))
+		if !missing {
+			// The stream was deleted: its latches are void, see latch.lua.
+			cmds = append(cmds, server.NewCommand(ctx, 1, "hincrby", layoutKey, "generation", 1))
+		}
 	}
 	duration := int64(t.cfg.Window.Duration / time.Second)
 	if layout.Mode != Latch && stream.IIDsTracked == 0 && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxShardEntries) {

@@ -70,9 +70,10 @@ func IsMissingKey(err error) bool {
 	return redis.HasErrorPrefix(err, "no such key") || redis.HasErrorPrefix(err, "The XGROUP subcommand requires the key to exist")
 }
 
-// IsRefusedByACL reports that the user lacks the right to a command or key.
+// IsRefusedByACL reports that the user lacks the right to a command or key. Inside
+// a script Redis 7.0 words it without the NOPERM.
 func IsRefusedByACL(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM")
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "The user executing the script")
 }
 
 // IsContext reports that err is the end of a context and not the server's word.

@@ -1,0 +1,372 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
+)
+
+// Scenario 1.
+func TestReplyOfTheAppendLost(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		topic := testserver.Topic(t)
+		link := faultlink.New(t, s.Addr())
+		p := newPublisher(t, link.Client(), mode(m))
+		mustPublish(t, p, topic, payment(0)) // sets up
+
+		link.LoseNext(1, "XADD", "EVAL")
+		msg := payment(1)
+		r := mustPublish(t, p, topic, msg)[0]
+		if link.Stats().Lost != 1 {
+			t.Fatal("no reply was lost: the test tests nothing")
+		}
+		if m != publisher.IDMPAuto { // where every try has the same UUID
+			wantVerdict(t, r, publisher.Added)
+		}
+		if !r.Resent || r.Attempts != 2 {
+			t.Errorf("receipt does not tell of the resend: %+v", r)
+		}
+		wantEntries(t, s.Client(), topic, 2)
+		last, err := s.Client().XRevRangeN(t.Context(), topic, "+", "-", 1).Result()
+		if err != nil || last[0].ID != r.EntryID {
+			t.Errorf("the receipt names entry %s, the stream has %v, %v", r.EntryID, last, err)
+		}
+	})
+}
+
+// The reply of the set-up itself is lost: layout and window are there all the same.
+func TestReplyOfTheSetUpLost(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		topic := testserver.Topic(t)
+		link := faultlink.New(t, s.Addr())
+		p := newPublisher(t, link.Client(), mode(m))
+		link.LoseNext(1, "HSET")
+		wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Added)
+		if link.Stats().Lost != 1 {
+			t.Fatal("no reply was lost")
+		}
+		wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Duplicate)
+		wantEntries(t, s.Client(), topic, 1)
+	})
+}
+
+// Through a link that loses 5 % of the replies every publish returns nil, and each
+// event is in the stream once. The plain publisher's count stands beside it.
+func TestLossyLink(t *testing.T) {
+	const events, goroutines = 5000, 16
+	send := func(t *testing.T, p message.Publisher, topic string) {
+		var wg sync.WaitGroup
+		for g := range goroutines {
+			wg.Go(func() {
+				for n := g; n < events; n += goroutines {
+					if err := p.Publish(topic, payment(n)); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		topic := testserver.Topic(t)
+		link := faultlink.New(t, s.Addr())
+		link.LoseRate(0.05, 1, "XADD", "EVAL")
+		var seen eventLog[publisher.Receipt]
+		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) {
+			c.Hooks = []publisher.Hooks{{OnPublish: seen.add}}
+		})
+		send(t, p, topic)
+		lost := link.Stats().Lost
+		if lost < 10 {
+			t.Fatalf("only %d replies were lost", lost)
+		}
+		wantEntries(t, s.Client(), topic, events)
+		added, resent := 0, 0
+		for _, r := range seen.all() {
+			if r.Verdict == publisher.Added {
+				added++
+			}
+			if r.Resent {
+				resent++
+			}
+		}
+		if len(seen.all()) != events || resent == 0 || m != publisher.IDMPAuto && added != events {
+			t.Errorf("%d receipts, %d added, %d resent of %d events", len(seen.all()), added, resent, events)
+		}
+		t.Logf("%d events, %d replies lost, %d messages sent again, %d entries", events, lost, resent, entries(t, s.Client(), topic))
+	})
+	t.Run("watermill-redisstream", func(t *testing.T) {
+		s := testserver.Shared(t, testserver.Redis86)
+		topic := testserver.Topic(t)
+		link := faultlink.New(t, s.Addr())
+		link.LoseRate(0.05, 1, "XADD")
+		p, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: link.Client()}, watermill.NopLogger{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		send(t, p, topic)
+		n := entries(t, s.Client(), topic)
+		if n <= events {
+			t.Errorf("%d entries: the link does not do what it is for", n)
+		}
+		t.Logf("%d events, %d replies lost, %d entries", events, link.Stats().Lost, n)
+	})
+}
+
+// Scenario 2, and: a caller's context ends the call in time with any options of the
+// client.
+func TestStallThenApplicationRetry(t *testing.T) {
+	options := map[string]func(*redis.Options){
+		"defaults":                func(*redis.Options) {},
+		"ContextTimeoutEnabled":   func(o *redis.Options) { o.ContextTimeoutEnabled = true },
+		"no retries":              func(o *redis.Options) { o.MaxRetries = -1 },
+		"pool of one":             func(o *redis.Options) { o.PoolSize = 1 },
+		"long time-outs":          func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 30*time.Second, 30*time.Second },
+		"long pool time-out":      func(o *redis.Options) { o.PoolTimeout = 30 * time.Second },
+		"RESP2":                   func(o *redis.Options) { o.Protocol = 2 },
+		"write stalled from dial": func(o *redis.Options) { o.DialTimeout = 30 * time.Second },
+	}
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		for name, option := range options {
+			if name != "defaults" && m != publisher.IDMP {
+				continue // the client's options and the mode have nothing to do with each other
+			}
+			t.Run(name, func(t *testing.T) {
+				topic := testserver.Topic(t)
+				link := faultlink.New(t, s.Addr())
+				p := newPublisher(t, link.Client(option), mode(m))
+				mustPublish(t, p, topic, payment(0))
+				direction := faultlink.Both
+				if name == "write stalled from dial" {
+					link.Cut()
+				} else {
+					direction = faultlink.Replies
+				}
+				link.Stall(direction)
+				resume := time.AfterFunc(time.Second, link.Resume)
+				defer resume.Stop()
+
+				start := time.Now()
+				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+				defer cancel()
+				msg := payment(1)
+				msg.SetContext(ctx)
+				err := p.Publish(topic, msg)
+				if took := time.Since(start); took > 150*time.Millisecond {
+					t.Errorf("returned after %v", took)
+				}
+				if !errors.Is(err, publisher.ErrOutcomeUnknown) && !errors.Is(err, publisher.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v", err)
+				}
+				if publisher.IsPermanent(err) {
+					t.Error("the error is permanent")
+				}
+				mustPublish(t, p, topic, payment(1))
+				wantEntries(t, s.Client(), topic, 2)
+			})
+		}
+	})
+}
+
+// Scenario 3.
+func TestProducerDiesBetweenAppendAndReply(t *testing.T) {
+	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testserver.Shared(t, kind)
+			client, topic := s.Client(), testserver.Topic(t)
+			link := faultlink.New(t, s.Addr())
+			mustPublish(t, newPublisher(t, client), topic, payment(0))
+			c := startChild(t, orders{Addr: link.Addr(), Topic: topic, From: 1, To: 2})
+			link.Stall(faultlink.Replies)
+			c.begin()
+			// The child sets up before it appends, and needs replies for that.
+			for stop := time.Now().Add(10 * time.Second); entries(t, client, topic) < 2; {
+				if time.Now().After(stop) {
+					t.Fatal("the child did not append")
+				}
+				link.Resume()
+				link.Stall(faultlink.Replies)
+			}
+			c.kill()
+			if line := c.next(); line == publisher.Added.String() {
+				t.Log("the child had its reply before it was killed")
+			}
+			r := mustPublish(t, newPublisher(t, client), topic, payment(1))[0]
+			wantVerdict(t, r, publisher.Duplicate)
+			wantEntries(t, client, topic, 2)
+		})
+	}
+}
+
+// Scenario 16.
+func TestBatchHalfDone(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		topic := testserver.Topic(t)
+		client := s.Client()
+		link := faultlink.New(t, s.Addr())
+		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+		mustPublish(t, p, topic, payment(0))
+
+		// The reply of the second batch is lost, and nobody answers after that.
+		batch := 0
+		link.Lose(func(c faultlink.Command) bool {
+			if !c.Is("XADD", "EVAL") {
+				return false
+			}
+			if batch++; batch == 2 {
+				link := link
+				go link.Refuse()
+			}
+			return batch >= 2
+		})
+		msgs := payments(1, 1001)
+		receipts, err := p.Send(t.Context(), topic, msgs...)
+		var failed *publisher.PublishError
+		if !errors.As(err, &failed) || !errors.Is(err, publisher.ErrOutcomeUnknown) || !errors.Is(err, publisher.ErrNotSent) {
+			t.Fatalf("error %v", err)
+		}
+		in := 0
+		for i, r := range receipts {
+			switch {
+			case r.Err == nil:
+				if in++; i+1 != in {
+					t.Fatal("a later message is said to be in before an earlier one")
+				}
+			case r.Verdict != publisher.Unknown || r.EntryID != "":
+				t.Fatalf("an unknown outcome with a verdict: %+v", r)
+			}
+		}
+		if n := entries(t, client, topic) - 1; in == 0 || in > n || n >= 1000 {
+			t.Fatalf("%d are said to be in, %d are", in, n)
+		}
+
+		link.Heal()
+		again, err := p.Send(t.Context(), topic, msgs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		duplicates := 0
+		for _, r := range again {
+			if r.Verdict == publisher.Duplicate {
+				duplicates++
+			}
+		}
+		if duplicates < in {
+			t.Errorf("%d duplicates, %d were in", duplicates, in)
+		}
+		want := []string{string(payment(0).Payload)}
+		for _, msg := range msgs {
+			want = append(want, string(msg.Payload))
+		}
+		if got := payloads(t, client, topic); !slices.Equal(got, want) {
+			t.Errorf("%d entries, in another order or number", len(got))
+		}
+	})
+}
+
+// Scenario 17.
+func TestCloseWhilePublishing(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		topic := testserver.Topic(t)
+		client := s.Client()
+		p := newPublisher(t, client, mode(m))
+		var in sync.Map
+		var wg sync.WaitGroup
+		begun := make(chan struct{}, 64)
+		for g := range 64 {
+			wg.Go(func() {
+				for n := 0; ; n++ {
+					msg := payment(g*100_000 + n)
+					err := p.Publish(topic, msg)
+					if errors.Is(err, publisher.ErrClosed) {
+						return
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					in.Store(string(msg.Payload), true)
+					if n == 3 {
+						begun <- struct{}{}
+					}
+				}
+			})
+		}
+		for range 64 {
+			<-begun
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		stored := map[string]bool{}
+		for _, payload := range payloads(t, client, topic) {
+			if stored[payload] {
+				t.Errorf("%s is there twice", payload)
+			}
+			stored[payload] = true
+		}
+		acknowledged := 0
+		in.Range(func(payload, _ any) bool {
+			acknowledged++
+			if !stored[payload.(string)] {
+				t.Errorf("%s was acknowledged and is not there", payload)
+			}
+			return true
+		})
+		if acknowledged < 256 || len(stored) != acknowledged {
+			t.Errorf("%d acknowledged, %d stored", acknowledged, len(stored))
+		}
+		if err := client.Ping(t.Context()).Err(); err != nil {
+			t.Errorf("the caller's client does not work: %v", err)
+		}
+		if err := p.Close(); err != nil {
+			t.Errorf("second Close: %v", err)
+		}
+	})
+}
+
+// One caller's messages that the server refuses, or that kill the connection, don't
+// fail the others that share the batch.
+func TestOneCallerDoesNotFailTheOthers(t *testing.T) {
+	s := testserver.Start(t, testserver.Redis86, testserver.Set("proto-max-bulk-len", "1mb"))
+	topic := testserver.Topic(t)
+	link := faultlink.New(t, s.Addr())
+	p := newPublisher(t, link.Client(func(o *redis.Options) { o.PoolSize = 4 }), func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
+	mustPublish(t, p, topic, payment(0))
+	large := payment(1)
+	large.Payload = fmt.Appendf(nil, `{"order_id":"1","payment_id":"large","fill":%q}`, strings.Repeat("x", 2<<20))
+
+	link.Stall(faultlink.Replies) // so that what follows is one batch
+	var wg sync.WaitGroup
+	for n := 2; n < 40; n++ {
+		wg.Go(func() {
+			if err := p.Publish(topic, payment(n)); err != nil {
+				t.Errorf("payment %d: %v", n, err)
+			}
+		})
+	}
+	wg.Go(func() {
+		if err := p.Publish(topic, large); err == nil {
+			t.Error("a payload above the server's limit was published")
+		}
+	})
+	time.AfterFunc(200*time.Millisecond, link.Resume)
+	wg.Wait()
+	wantEntries(t, s.Client(), topic, 39)
+}
