@@ -22,7 +22,7 @@ FAULTS := ^TestFault
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: servers
 servers: ## bring Redis 8.6, 8.0, 7.0 and Valkey 8.1, 9.1 into .servers/ (nothing is installed)
@@ -30,7 +30,10 @@ servers: ## bring Redis 8.6, 8.0, 7.0 and Valkey 8.1, 9.1 into .servers/ (nothin
 
 .PHONY: lint
 lint: $(LINT) ## golangci-lint on all modules
-	@for m in $(MODULES); do echo "lint $$m"; (cd $$m && $(CURDIR)/$(LINT) run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...); done
+	@failed=0; for m in $(MODULES); do \
+		echo "lint $$m"; \
+		(cd $$m && $(CURDIR)/$(LINT) run --allow-serial-runners --config $(CURDIR)/.golangci.yml ./...) || failed=1; \
+	done; exit $$failed
 
 $(LINT):
 	@echo "building golangci-lint $(LINT_VERSION) (once)"
