@@ -1,0 +1,259 @@
+package publisher_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/publisher"
+)
+
+// What the examples have around them.
+var (
+	ctx    = context.Background()
+	logger = watermill.NopLogger{}
+	client = redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	alert  = func(string, ...any) {}
+)
+
+func Example() {
+	publish := func() error {
+		client := redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+		pub, err := publisher.New(publisher.Config{
+			Client:     client,
+			ProducerID: "payment-service", // the same in all instances and after a restart
+			Key:        eventkey.Template("pay:{$.order_id}:{$.payment_id}"),
+		}, logger)
+		if err != nil {
+			return err
+		}
+		msg := message.NewMessage(watermill.NewUUID(), []byte(`{"order_id":"1001","payment_id":"p9001","amount":"49.90"}`))
+		if err := pub.Publish("payments", msg); err != nil {
+			return err // publishing it again is safe
+		}
+		receipt, _ := publisher.ReceiptOf(msg)
+		fmt.Println(receipt.Verdict, receipt.EntryID) // "added", or "duplicate" and the entry of the original
+		return nil
+	}
+	_ = publish
+}
+
+func ExampleNew() {
+	// All faults at once, before anything is sent.
+	_, err := publisher.New(publisher.Config{
+		Key:    eventkey.Template("pay:{$.order_id"),
+		Window: publisher.Window{Duration: 48 * time.Hour},
+	}, nil)
+	fmt.Println(err)
+	// Output:
+	// publisher: invalid config:
+	// Client is nil
+	// ProducerID "": invalid producer ID: it is empty. It names the logical producer, such as "payment-service", and must be the same in all instances and after restarts, since keys are remembered per producer ID
+	// Key: key template "pay:{$.order_id": the { at byte 4 is not closed: write {{ for a literal brace
+	// key template "pay:{$.order_id": it has no valid field, so every message would get the same key
+	// Window.Duration 48h0m0s is outside 1 s to 24h0m0s
+}
+
+func ExampleConfig() {
+	pub, err := publisher.New(publisher.Config{
+		Client:     client,
+		ProducerID: "order-service",
+		Key:        eventkey.Metadata("event_id"),
+		// Each retry has another time of receipt; that makes no conflict of it.
+		Fingerprint: eventkey.JSONWithout("received_at"),
+		Window:      publisher.Window{Duration: 6 * time.Hour, Entries: 500_000},
+		Topics: map[string]publisher.Topic{
+			"payments": {Key: eventkey.Template("pay:{$.order_id}:{$.payment_id}")},
+		},
+		DefaultMaxlen: 1_000_000,
+	}, logger)
+	_, _ = pub, err
+}
+
+func ExampleIsPermanent() {
+	var pub *publisher.Publisher
+	handle := func(w http.ResponseWriter, msg *message.Message) {
+		err := pub.Publish("payments", msg)
+		var conflict *publisher.ConflictError
+		switch {
+		case err == nil:
+			w.WriteHeader(http.StatusAccepted) // also for a duplicate: the event is in the stream
+		case errors.As(err, &conflict):
+			http.Error(w, "this payment was sent with another "+conflict.Field, http.StatusConflict)
+		case publisher.IsPermanent(err):
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		default: // ErrOutcomeUnknown, ErrNotSent, ErrNotReplicated
+			http.Error(w, "try again", http.StatusServiceUnavailable)
+		}
+	}
+	_ = handle
+}
+
+func ExamplePublisher_Check() {
+	var pub *publisher.Publisher
+	report, err := pub.Check(ctx, "payments", "refunds")
+	if err != nil {
+		alert("publishing would fail: %v", err)
+	}
+	for _, warning := range report.Warnings {
+		alert("%s", warning)
+	}
+	// How long is a key remembered at 200 new events a second?
+	if lasts := report.Lasts(200); lasts < 30*time.Minute {
+		alert("keys are forgotten after %v, retries come for up to 30 minutes", lasts)
+	}
+	for _, t := range report.Topics {
+		fmt.Println(report.Server, t.Topic, t.Layout.Mode, t.Layout.Shards, t.Window, t.Memory)
+	}
+}
+
+func ExampleTopicReport_Lasts() {
+	t := publisher.TopicReport{Window: publisher.Window{Duration: time.Hour, Entries: 100_000}}
+	fmt.Println(t.Lasts(10))
+	fmt.Println(t.Lasts(200))
+	// Output:
+	// 1h0m0s
+	// 8m20s
+}
+
+func ExampleHooks() {
+	hooks := publisher.Hooks{
+		OnWindow: func(e publisher.WindowEvent) {
+			switch e.Kind {
+			case publisher.WindowOverflow:
+				alert("%s: %d keys were forgotten too early; the window holds %d", e.Topic, e.Evicted, e.Effective.Entries)
+			case publisher.WindowDiffers:
+				alert("%s: the window is %v, not %v", e.Topic, e.Effective, e.Wanted)
+			}
+		},
+		OnLayout: func(e publisher.LayoutEvent) {
+			alert("%s: the layout is %v, this instance wanted %v", e.Topic, e.Layout, e.Wanted)
+		},
+		OnPublish: func(r publisher.Receipt) {
+			switch {
+			case errors.Is(r.Err, publisher.ErrConflict):
+				alert("%s: two events under the key %s", r.Topic, r.Key)
+			case r.Verdict == publisher.OriginalGone:
+				alert("%s: %s was published again after its entry was deleted or trimmed", r.Topic, r.Key)
+			}
+		},
+	}
+	_ = publisher.Config{Hooks: []publisher.Hooks{hooks}}
+}
+
+func ExampleCollectReceipts() {
+	var publish func(context.Context) error // EventBus.Publish, CommandBus.Send, …
+	ctx, receipts := publisher.CollectReceipts(ctx)
+	err := publish(ctx)
+	for _, r := range receipts.All() {
+		fmt.Println(r.Topic, r.Key, r.Verdict, r.EntryID, r.Err)
+	}
+	_ = err
+}
+
+func ExamplePublisher_Shared() {
+	var (
+		pub    *publisher.Publisher
+		router *message.Router
+		sub    message.Subscriber
+		charge message.HandlerFunc
+		refund message.HandlerFunc
+	)
+	// The Router closes the publisher of a handler that ends. Shared handles keep
+	// the publisher for the other one.
+	router.AddHandler("charge", "orders", sub, "payments", pub.Shared(), charge)
+	router.AddHandler("refund", "returns", sub, "payments", pub.Shared(), refund)
+}
+
+func ExampleNewGuard() {
+	decorate := func() (message.Publisher, error) {
+		guard, err := publisher.NewGuard(publisher.Config{
+			Client:     client,
+			ProducerID: "order-service",
+			Key:        eventkey.Template("order:{$.order_id}:{$.event}"),
+		}, logger)
+		if err != nil {
+			return nil, err
+		}
+		pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: guard.Client()}, logger)
+		if err != nil {
+			return nil, err
+		}
+		return guard.Decorator()(pub)
+	}
+	_ = decorate
+}
+
+func Example_contentAsKey() {
+	pub, err := publisher.New(publisher.Config{
+		Client:     client,
+		ProducerID: "sensor-gateway",
+		// Equal content is one event. The metadata field tells two sensors apart.
+		Key: eventkey.Content("sensor_id"),
+	}, logger)
+	_, _ = pub, err
+}
+
+// documents are those whose Go snippets must stand in this file, so that they
+// compile. A whole program in them is compiled as it is.
+var documents = []string{
+	"../README.md", "../docs/guarantees.md", "../docs/design.md", "../docs/operations.md", "../docs/migration.md",
+}
+
+func TestSnippetsCompile(t *testing.T) {
+	source, err := os.ReadFile("example_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled := unindent(string(source))
+	for _, name := range documents {
+		text, err := os.ReadFile(filepath.FromSlash(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range strings.Split(string(text), "```go\n")[1:] {
+			snippet, _, closed := strings.Cut(block, "```")
+			switch {
+			case !closed:
+				t.Errorf("%s, snippet %d: not closed", name, i+1)
+			case strings.HasPrefix(snippet, "package main"):
+				vet(t, name, snippet)
+			case !strings.Contains(compiled, unindent(snippet)):
+				t.Errorf("%s, snippet %d is not in example_test.go:\n%s", name, i+1, snippet)
+			}
+		}
+	}
+}
+
+func unindent(code string) string {
+	var b strings.Builder
+	for line := range strings.Lines(code) {
+		b.WriteString(strings.TrimSpace(line) + "\n")
+	}
+	return b.String()
+}
+
+func vet(t *testing.T, name, program string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("go", "vet", file)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
