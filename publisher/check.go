@@ -52,8 +52,8 @@ type TopicReport struct {
 // What remembering one key takes on the server, in bytes, with keys of about 20
 // bytes; measured by TestMemoryOfKeys.
 const (
-	idmpBytes  = 130
-	latchBytes = 300
+	idmpBytes  = 120
+	latchBytes = 240
 )
 
 // Lasts is how long the window of the topic lasts at a steady rate of new keys: its

@@ -97,7 +97,7 @@ func (t *topic) ready() (*state, error) {
 // watchStream is how many times the set-up insists on an untouched stream. After
 // that only the layout record is watched, or other producers that keep adding to an
 // existing stream would keep it from being set up.
-const watchStream = 16
+const watchStream = 6
 
 // setUp makes stream, settings and layout in one step. Two instances that start at
 // once both watch the layout record; the second one's transaction fails, and it

@@ -1,0 +1,445 @@
+package publisher_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
+)
+
+func window(d time.Duration, entries int) change {
+	return func(c *publisher.Config) { c.Window = publisher.Window{Duration: d, Entries: entries} }
+}
+
+// streamInfo reads what the server does for a stream.
+func streamInfo(t testing.TB, client redis.UniversalClient, topic string) server.StreamInfo {
+	t.Helper()
+	reply, err := client.Do(context.Background(), "XINFO", "STREAM", topic).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := server.ParseStreamInfo(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
+}
+
+// shuffled is 0…n-1 in another order, the same for each run.
+func shuffled(n int) []int {
+	return rand.New(rand.NewPCG(1, 2)).Perm(n)
+}
+
+func inOrder(n int) []int {
+	list := make([]int, n)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// publishAll publishes the payments in calls of a thousand.
+func publishAll(t testing.TB, p *publisher.Publisher, topic string, numbers []int) {
+	t.Helper()
+	for chunk := range slices.Chunk(numbers, 1000) {
+		msgs := make([]*message.Message, len(chunk))
+		for i, n := range chunk {
+			msgs[i] = payment(n)
+		}
+		if err := p.Publish(topic, msgs...); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A window of 3,600 s and 100,000 entries, which the server refuses as one producer,
+// holds: 100,000 keys, and all of them again, in the same order and shuffled. The
+// same order is the hard case: each shard forgets first in, first out.
+func TestWindowHoldsWhatItPromises(t *testing.T) {
+	const entriesWanted = 100_000
+	for _, percent := range []int{95, 100, 105} {
+		for name, order := range map[string]func(int) []int{"same order": inOrder, "shuffled": shuffled} {
+			t.Run(fmt.Sprintf("%d percent/%s", percent, name), func(t *testing.T) {
+				s := testserver.Shared(t, testserver.Redis86)
+				client, topic := s.Client(), testserver.Topic(t)
+				defer client.Del(context.Background(), topic)
+				p := newPublisher(t, client, window(time.Hour, entriesWanted))
+				n := entriesWanted * percent / 100
+				publishAll(t, p, topic, inOrder(n))
+				publishAll(t, p, topic, order(n))
+				if percent <= 100 {
+					wantEntries(t, client, topic, n)
+				}
+				t.Logf("%d keys twice: %d entries", n, entries(t, client, topic))
+			})
+		}
+	}
+}
+
+// Ten times the window: what came long ago is added again, and hook and log say that
+// the window was too small.
+func TestTenTimesTheWindow(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic := s.Client(), testserver.Topic(t)
+	defer client.Del(context.Background(), topic)
+	var events eventLog[publisher.WindowEvent]
+	p := newPublisher(t, client, window(time.Hour, 10_000), func(c *publisher.Config) {
+		c.Hooks = []publisher.Hooks{{OnWindow: events.add}}
+	})
+	publishAll(t, p, topic, inOrder(10_000))
+	if list := events.all(); len(list) != 1 {
+		t.Errorf("events within the window: %+v", list)
+	}
+	publishAll(t, p, topic, inOrder(100_000))
+	wantEntries(t, client, topic, 100_000)
+	list := events.all()
+	if len(list) != 2 || list[1].Kind != publisher.WindowOverflow || list[1].Evicted <= 0 || list[1].Effective.Entries != 10_000 {
+		t.Fatalf("events %+v", list)
+	}
+	// The newest keys are remembered, the oldest are not.
+	wantVerdict(t, mustPublish(t, p, topic, payment(99_999))[0], publisher.Duplicate)
+	wantVerdict(t, mustPublish(t, p, topic, payment(0))[0], publisher.Added)
+}
+
+// Keys that expire in time are no overflow.
+func TestExpiryIsNoOverflow(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic := s.Client(), testserver.Topic(t)
+	var events eventLog[publisher.WindowEvent]
+	p := newPublisher(t, client, window(time.Second, 10_000), func(c *publisher.Config) {
+		c.Hooks = []publisher.Hooks{{OnWindow: events.add}}
+	})
+	n := 0
+	for stop := time.Now().Add(4 * time.Second); time.Now().Before(stop); n += 100 {
+		mustPublish(t, p, topic, payments(n, n+100)...)
+		time.Sleep(50 * time.Millisecond) // the rate, well below the window's
+	}
+	if list := events.all(); len(list) != 1 || n < 2000 {
+		t.Errorf("%d published, events %+v", n, list)
+	}
+}
+
+// Scenario 5: 20 processes start at once on a new topic, with two windows. One of
+// them is in force for the first entry, and every key is added once.
+func TestTwentyInstancesStartAtOnce(t *testing.T) {
+	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testserver.Shared(t, kind)
+			client, topic := s.Client(), testserver.Topic(t)
+			const events = 50
+			windows := []publisher.Window{{Duration: 600 * time.Second, Entries: 5000}, {Duration: 7200 * time.Second, Entries: 50_000}}
+			var children []*child
+			for i := range 20 {
+				children = append(children, startChild(t, orders{Addr: s.Addr(), Topic: topic, Window: windows[i%2], To: events}))
+			}
+			for _, c := range children {
+				c.begin()
+			}
+			verdicts := map[string]int{}
+			for _, c := range children {
+				for range events {
+					verdicts[c.next()]++
+				}
+			}
+			if verdicts["added"] != events || verdicts["duplicate"] != 19*events {
+				t.Errorf("verdicts %v", verdicts)
+			}
+			wantEntries(t, client, topic, events)
+			record, err := client.HGetAll(t.Context(), slot.LayoutKey(topic)).Result()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if kind.HasIDMP() {
+				info := streamInfo(t, client, topic)
+				// The one who made the layout also set the window.
+				want := map[string]int64{"1": 600, "6": 7200}[record["shards"]]
+				if want == 0 || info.IDMPDuration != want || info.IDMPMaxSize != 10_000 || info.IIDsTracked != events {
+					t.Errorf("layout %v, stream %+v", record, info)
+				}
+			} else if record["mode"] != "latch" {
+				t.Errorf("layout %v", record)
+			}
+		})
+	}
+}
+
+// Scenario 4: instances with other settings come one after the other, while a third
+// retries. Nothing is wiped, nothing is split, and both values are told.
+func TestOtherSettingsInTheNextVersion(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic := s.Client(), testserver.Topic(t)
+	old := newPublisher(t, client, window(time.Hour, 5000))
+	mustPublish(t, old, topic, payments(0, 100)...)
+
+	stop, done := make(chan struct{}), make(chan struct{})
+	go func() { // the third one
+		defer close(done)
+		p := newPublisher(t, client, window(time.Hour, 5000))
+		for {
+			for n := range 100 {
+				if err := p.Publish(topic, payment(n)); err != nil {
+					t.Error(err)
+				}
+			}
+			select {
+			case <-stop:
+				return
+			default:
+			}
+		}
+	}()
+	var wg sync.WaitGroup
+	for _, w := range []publisher.Window{{Duration: 2 * time.Hour, Entries: 5000}, {Duration: time.Hour, Entries: 100_000}, {Duration: time.Minute, Entries: 200_000}} {
+		var windows eventLog[publisher.WindowEvent]
+		var layouts eventLog[publisher.LayoutEvent]
+		p := newPublisher(t, client, window(w.Duration, w.Entries), func(c *publisher.Config) {
+			c.Hooks = []publisher.Hooks{{OnWindow: windows.add, OnLayout: layouts.add}}
+		})
+		for n := range 100 {
+			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Duplicate)
+		}
+		for _, ev := range windows.all() {
+			if ev.Wanted != w || ev.Effective.Duration != time.Hour {
+				t.Errorf("window event %+v", ev)
+			}
+		}
+		if w.Duration != time.Hour && len(windows.all()) != 2 {
+			t.Errorf("a window of %v: events %+v", w.Duration, windows.all())
+		}
+		if w.Entries > 10_000 {
+			if l := layouts.all(); len(l) != 1 || l[0].Layout.Shards != 1 || l[0].Wanted.Shards < 11 {
+				t.Errorf("layout events %+v", l)
+			}
+		}
+	}
+	close(stop)
+	<-done
+	wg.Wait()
+	wantEntries(t, client, topic, 100)
+}
+
+// Another mode asked for than the one that the topic has: it is obeyed, or it is an
+// error where that can't be.
+func TestOtherModeInTheNextVersion(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client := s.Client()
+	modes := []publisher.Mode{publisher.IDMP, publisher.IDMPAuto, publisher.Latch}
+	for _, first := range modes {
+		for _, next := range append(modes, publisher.Auto) {
+			t.Run(fmt.Sprint(first, " then ", next), func(t *testing.T) {
+				topic := testserver.Topic(t)
+				mustPublish(t, newPublisher(t, client, mode(first)), topic, payment(1))
+				err := newPublisher(t, client, mode(next)).Publish(topic, payment(1))
+				if first == publisher.IDMPAuto && next != publisher.IDMPAuto {
+					if err == nil || !publisher.IsPermanent(err) {
+						t.Errorf("error %v", err)
+					}
+				} else if err != nil {
+					t.Error(err)
+				}
+				wantEntries(t, client, topic, 1)
+			})
+		}
+	}
+}
+
+// Scenario 4: the server is upgraded under running publishers in mode Auto.
+func TestServerUpgrade(t *testing.T) {
+	old := testserver.Start(t, testserver.Redis80)
+	next := testserver.Start(t, testserver.Redis86)
+	topic := testserver.Topic(t)
+	where := &switchable{addr: old.Addr()}
+	client := redis.NewClient(&redis.Options{Dialer: where.dial})
+	t.Cleanup(func() { _ = client.Close() })
+	p := newPublisher(t, client)
+	mustPublish(t, p, topic, payments(0, 100)...)
+
+	// Everything moves to the new server as an upgrade does it: by replication.
+	host, port := hostPort(old.Addr())
+	newer := next.Client()
+	if err := newer.Do(t.Context(), "REPLICAOF", host, port).Err(); err != nil {
+		t.Fatal(err)
+	}
+	testserver.Eventually(t, 10*time.Second, func() error {
+		if n := newer.XLen(t.Context(), topic).Val(); n != 100 {
+			return fmt.Errorf("%d entries on the new server", n)
+		}
+		return nil
+	})
+	if err := newer.Do(t.Context(), "REPLICAOF", "NO", "ONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	old.Stop()
+	where.set(next.Addr())
+
+	for n := range 100 {
+		r := mustPublish(t, p, topic, payment(n))[0]
+		wantVerdict(t, r, publisher.Duplicate)
+		if r.Mode != publisher.Latch {
+			t.Fatalf("mode %v", r.Mode)
+		}
+	}
+	fresh := newPublisher(t, newer) // an instance that starts after the upgrade
+	wantVerdict(t, mustPublish(t, fresh, topic, payment(0))[0], publisher.Duplicate)
+	r := mustPublish(t, fresh, topic, payment(100))[0]
+	wantVerdict(t, r, publisher.Added)
+	wantVerdict(t, mustPublish(t, p, topic, payment(100))[0], publisher.Duplicate)
+	if r := mustPublish(t, fresh, topic+"-new", payment(0))[0]; r.Mode != publisher.IDMP {
+		t.Errorf("a topic that is made after the upgrade has mode %v", r.Mode)
+	}
+	wantEntries(t, newer, topic, 101)
+}
+
+// The state of the keys survives what the server survives.
+func TestRestartOfTheServer(t *testing.T) {
+	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testserver.Start(t, kind, testserver.Set("appendonly", "yes"), testserver.Set("appendfsync", "always"))
+			topic := testserver.Topic(t)
+			p := newPublisher(t, s.Client())
+			mustPublish(t, p, topic, payments(0, 100)...)
+			s.Kill()
+			published := make(chan error, 1)
+			go func() { published <- p.Publish(topic, payments(0, 101)...) }()
+			s.Restart()
+			if err := <-published; err != nil {
+				t.Fatal(err)
+			}
+			wantEntries(t, s.Client(), topic, 101)
+		})
+	}
+}
+
+// A foreign XADD that makes a deleted stream anew does so with the server's default
+// window; what is in force then is told.
+func TestStreamMadeAnewBySomebodyElse(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic := s.Client(), testserver.Topic(t)
+	var events eventLog[publisher.WindowEvent]
+	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: events.add}} })
+	mustPublish(t, p, topic, payment(1))
+	if err := client.Del(t.Context(), topic).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: topic, Values: []string{"a", "b"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, p, topic, payment(2))
+	mustPublish(t, p, topic, payment(3))
+	last := events.all()[len(events.all())-1]
+	if last.Kind != publisher.WindowDiffers || last.Effective.Duration != 100*time.Second {
+		t.Errorf("events %+v", events.all())
+	}
+}
+
+// A stream that others filled before, and keep filling, is taken over.
+func TestBusyStreamIsSetUp(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic := s.Client(), testserver.Topic(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = client.Pipelined(context.Background(), func(pipe redis.Pipeliner) error {
+					for range 100 {
+						pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, MaxLen: 1000, Values: []string{"a", "b"}})
+					}
+					return nil
+				})
+			}
+		})
+	}
+	testserver.Eventually(t, 5*time.Second, func() error {
+		if client.XLen(ctx, topic).Val() < 500 {
+			return fmt.Errorf("nothing there yet")
+		}
+		return nil
+	})
+	start := time.Now()
+	p := newPublisher(t, client)
+	wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Added)
+	took := time.Since(start)
+	if r := mustPublish(t, p, topic, payment(1))[0]; r.Verdict != publisher.Duplicate && r.Verdict != publisher.OriginalGone {
+		t.Errorf("receipt %+v", r)
+	}
+	stop()
+	wg.Wait()
+	if info := streamInfo(t, client, topic); info.IDMPDuration != 3600 || info.IDMPMaxSize != 10_000 {
+		t.Errorf("stream %+v", info)
+	}
+	t.Logf("set up after %v", took)
+}
+
+// MaxAge trims by the server's clock: an hour's skew of ours must not matter. Here
+// the stream's entries are old, ours is new.
+func TestTrimming(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		client := s.Client()
+		topic := testserver.Topic(t)
+		old := strconv.FormatInt(time.Now().Add(-2*time.Hour).UnixMilli(), 10)
+		for i := range 500 {
+			if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("%s-%d", old, i+1), Values: []string{"a", "b"}}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p := newPublisher(t, client, mode(m), func(c *publisher.Config) { c.MaxAge = time.Hour })
+		mustPublish(t, p, topic, payments(0, 10)...)
+		if n := entries(t, client, topic); n < 10 || n > 110 { // about, to a macro node of 100
+			t.Errorf("%d entries after trimming by age", n)
+		}
+
+		topic += "-length"
+		q := newPublisher(t, client, mode(m), func(c *publisher.Config) {
+			c.DefaultMaxlen, c.Maxlens = 100, map[string]int64{"other": 5}
+		})
+		mustPublish(t, q, topic, payments(0, 1000)...)
+		if n := entries(t, client, topic); n < 100 || n > 250 {
+			t.Errorf("%d entries after trimming by length", n)
+		}
+	})
+}
+
+// KeepUnacked: what a group has not acknowledged is not trimmed.
+func TestKeepUnacked(t *testing.T) {
+	for _, m := range []publisher.Mode{publisher.IDMP, publisher.Latch} {
+		t.Run(m.String(), func(t *testing.T) {
+			s := testserver.Shared(t, testserver.Redis86)
+			client, topic := s.Client(), testserver.Topic(t)
+			p := newPublisher(t, client, mode(m), func(c *publisher.Config) { c.DefaultMaxlen, c.KeepUnacked = 100, true })
+			report, err := p.Check(t.Context(), topic)
+			if err != nil || len(report.Warnings) == 0 {
+				t.Errorf("Check does not warn of a missing group: %+v, %v", report, err)
+			}
+			if err := client.XGroupCreateMkStream(t.Context(), topic, "g", "0").Err(); err != nil {
+				t.Fatal(err)
+			}
+			mustPublish(t, p, topic, payments(0, 1000)...)
+			wantEntries(t, client, topic, 1000)
+		})
+	}
+	t.Run("old server", func(t *testing.T) {
+		s := testserver.Shared(t, testserver.Redis70)
+		topic := testserver.Topic(t)
+		p := newPublisher(t, s.Client(), func(c *publisher.Config) { c.DefaultMaxlen, c.KeepUnacked = 100, true })
+		if _, err := p.Check(t.Context(), topic); err == nil {
+			t.Error("Check says nothing")
+		}
+		if err := p.Publish(topic, payment(1)); err == nil {
+			t.Error("published without an error")
+		}
+		wantEntries(t, s.Client(), topic, 0)
+	})
+}
