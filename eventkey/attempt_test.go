@@ -6,8 +6,9 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/onceward/watermill-idempotent/eventkey"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 // The IDs are compared by servers for the length of a window, across versions.

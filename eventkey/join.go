@@ -59,15 +59,6 @@ func appendEscaped[T string | []byte](dst []byte, v T, set *byteSet) []byte {
 	return dst
 }
 
-func escape(v string, set *byteSet) string {
-	for i := range len(v) {
-		if set.has(v[i]) {
-			return string(appendEscaped(make([]byte, 0, len(v)+8), v, set))
-		}
-	}
-	return v
-}
-
 // isPunct reports ASCII punctuation, the characters that a template can separate
 // its fields with.
 func isPunct(c byte) bool {

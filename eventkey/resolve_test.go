@@ -9,8 +9,9 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/onceward/watermill-idempotent/eventkey"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 const retries = "_watermill_requeuer_retries"
@@ -93,7 +94,7 @@ func TestKeyPrecedence(t *testing.T) {
 				if tt.err != nil && !errors.Is(err, tt.err) || tt.err == nil && errors.Is(err, eventkey.ErrNoKey) || !strings.Contains(err.Error(), tt.text) {
 					t.Fatalf("%s: got %v, want %v with %q", where, err, tt.err, tt.text)
 				}
-				if tt.err != boom && !strings.Contains(err.Error(), "uuid-7") {
+				if !errors.Is(tt.err, boom) && !strings.Contains(err.Error(), "uuid-7") {
 					t.Errorf("%v does not name the message", err)
 				}
 			}

@@ -8,8 +8,9 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/onceward/watermill-idempotent/eventkey"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 type nilPointerSource struct{ text string }

@@ -10,8 +10,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/onceward/watermill-idempotent/eventkey"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 func newMessage(payload string, md ...string) *message.Message {

@@ -20,7 +20,7 @@ type engine struct {
 
 	// ctx belongs to the pipelines: a caller's context ends only the caller's
 	// waiting. It ends when Close gives up waiting.
-	ctx  context.Context
+	ctx  context.Context //nolint:containedctx // the lifetime of the engine's goroutines, not of a call
 	stop context.CancelFunc
 
 	mu      sync.Mutex
@@ -114,12 +114,12 @@ func (e *engine) deliver(ctx context.Context, t *topic, items []*item) []Receipt
 		case <-ctx.Done():
 		}
 	}
-	return c.leave(e, ctx)
+	return c.leave(ctx, e)
 }
 
 // leave ends the caller's waiting. The flight that may be sending the items goes
 // on for itself; what it finds out then reaches the hooks only.
-func (c *call) leave(e *engine, ctx context.Context) []Receipt {
+func (c *call) leave(ctx context.Context, e *engine) []Receipt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandoned = true

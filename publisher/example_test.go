@@ -25,7 +25,7 @@ import (
 var (
 	ctx    = context.Background()
 	logger = watermill.NopLogger{}
-	client = redis.NewClient(&redis.Options{Addr: "localhost:6379"})
+	client redis.UniversalClient
 	alert  = func(string, ...any) {}
 )
 

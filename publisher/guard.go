@@ -67,7 +67,7 @@ type ticket struct {
 	topic   string
 	item    *item
 	sent    *message.Message
-	ctx     context.Context // the caller's
+	ctx     context.Context //nolint:containedctx // the caller's, to be unwrapped from its own Value
 	receipt *Receipt        // nil until the client has seen the ticket
 }
 

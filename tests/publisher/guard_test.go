@@ -128,7 +128,7 @@ func TestGuardHalves(t *testing.T) {
 	wantEntries(t, client, topic, 0)
 
 	mustPublish(t, p, topic, payment(1))
-	wantConflict(t, p.Publish(topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`)))
+	wantConflict(t, p.Publish(topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`)), "$.amount")
 	if err := p.Publish(topic, with(2, `{}`)); !errors.Is(err, publisher.ErrNoKey) {
 		t.Error(err)
 	}

@@ -139,13 +139,12 @@ func payloads(t testing.TB, client redis.UniversalClient, topic string) []string
 	return all
 }
 
-func wantConflict(t testing.TB, err error) *publisher.ConflictError {
+func wantConflict(t testing.TB, err error, field string) {
 	t.Helper()
 	var conflict *publisher.ConflictError
-	if !errors.As(err, &conflict) || !errors.Is(err, publisher.ErrConflict) {
-		t.Fatalf("error %v, want a conflict", err)
+	if !errors.As(err, &conflict) || !errors.Is(err, publisher.ErrConflict) || conflict.Field != field {
+		t.Errorf("error %v, want a conflict in field %q", err, field)
 	}
-	return conflict
 }
 
 // testLogger writes what a user would see at the usual level.

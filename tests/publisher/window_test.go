@@ -121,10 +121,13 @@ func TestExpiryIsNoOverflow(t *testing.T) {
 	p := newPublisher(t, client, window(time.Second, 10_000), func(c *publisher.Config) {
 		c.Hooks = []publisher.Hooks{{OnWindow: events.add}}
 	})
+	// The rate is well below the window's: 2,000 a second.
+	rate := time.NewTicker(50 * time.Millisecond)
+	defer rate.Stop()
 	n := 0
 	for stop := time.Now().Add(4 * time.Second); time.Now().Before(stop); n += 100 {
+		<-rate.C
 		mustPublish(t, p, topic, payments(n, n+100)...)
-		time.Sleep(50 * time.Millisecond) // the rate, well below the window's
 	}
 	if list := events.all(); len(list) != 1 || n < 2000 {
 		t.Errorf("%d published, events %+v", n, list)

@@ -1,0 +1,133 @@
+package publisher
+
+import (
+	"maps"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+)
+
+// testClient never connects: New does not dial.
+func testClient(t *testing.T) *redis.Client {
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	t.Cleanup(func() { _ = client.Close() })
+	return client
+}
+
+func good(t *testing.T) Config {
+	return Config{Client: testClient(t), ProducerID: "payment-service", Key: eventkey.Template("pay:{$.id}")}
+}
+
+// onlyMarshals is a user's marshaller without the way back.
+type onlyMarshals struct{}
+
+func (onlyMarshals) Marshal(string, *message.Message) (map[string]any, error) { return nil, nil }
+
+type bothWays struct {
+	redisstream.DefaultMarshallerUnmarshaller
+}
+
+func TestConfigFaults(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no client":             {func(c *Config) { c.Client = nil }, "Client is nil"},
+		"nil *Client":           {func(c *Config) { c.Client = (*redis.Client)(nil) }, "Client is a nil *redis.Client"},
+		"Ring":                  {func(c *Config) { c.Client = (*redis.Ring)(nil) }, "ClusterClient"},
+		"no producer ID":        {func(c *Config) { c.ProducerID = "" }, "logical producer"},
+		"slash":                 {func(c *Config) { c.ProducerID = "a/b" }, "slash"},
+		"long producer ID":      {func(c *Config) { c.ProducerID = strings.Repeat("x", 257) }, "256 bytes"},
+		"producer ID not UTF-8": {func(c *Config) { c.ProducerID = "\xff" }, "UTF-8"},
+		"unknown mode":          {func(c *Config) { c.Mode = 9 }, "Mode(9)"},
+		"negative window":       {func(c *Config) { c.Window.Duration = -1 }, "Window.Duration"},
+		"long window":           {func(c *Config) { c.Window.Duration = 25 * time.Hour }, "24h"},
+		"split second":          {func(c *Config) { c.Window.Duration = 1500 * time.Millisecond }, "multiple of 1s"},
+		"short latch":           {func(c *Config) { c.Mode, c.Window.Duration = Latch, time.Microsecond }, "multiple of 1ms"},
+		"negative entries":      {func(c *Config) { c.Window.Entries = -1 }, "negative"},
+		"many entries":          {func(c *Config) { c.Window.Entries = 10_000_000 }, "producer IDs"},
+		"unclosed brace":        {func(c *Config) { c.Key = eventkey.Template("pay:{$.id") }, "Key: "},
+		"unknown syntax":        {func(c *Config) { c.Key = eventkey.Template("pay:{$x}") }, "Key: "},
+		"nil Func":              {func(c *Config) { c.Key = eventkey.Func(nil) }, "Key: "},
+		"producer source":       {func(c *Config) { c.Producer = eventkey.Template("{") }, "Producer: "},
+		"fingerprint":           {func(c *Config) { c.Fingerprint = eventkey.JSONWithout("a[") }, "Fingerprint: "},
+		"topic's key":           {func(c *Config) { c.Topics = map[string]Topic{"orders": {Key: eventkey.Template("{")}} }, `Topics["orders"].Key`},
+		"topic's fingerprint":   {func(c *Config) { c.Topics = map[string]Topic{"orders": {Fingerprint: eventkey.JSONOnly()}} }, `Topics["orders"].Fingerprint`},
+		"topic's window":        {func(c *Config) { c.Topics = map[string]Topic{"orders": {Window: Window{Entries: -1}}} }, `Topics["orders"]`},
+		"topic's age":           {func(c *Config) { c.Topics = map[string]Topic{"orders": {MaxAge: -1}} }, `Topics["orders"].MaxAge`},
+		"empty topic":           {func(c *Config) { c.Topics = map[string]Topic{"": {}} }, "not a stream name"},
+		"half a marshaller":     {func(c *Config) { c.Marshaller = onlyMarshals{} }, "Unmarshaller"},
+		"IDMPAuto, marshaller":  {func(c *Config) { c.Mode, c.Marshaller = IDMPAuto, bothWays{} }, "same bytes"},
+		"content metadata":      {func(c *Config) { c.ContentMetadata = []string{"a"} }, "ContentMetadata"},
+		"negative payload":      {func(c *Config) { c.MaxPayload = -1 }, "MaxPayload"},
+		"negative length":       {func(c *Config) { c.DefaultMaxlen = -1 }, "DefaultMaxlen"},
+		"negative replicas":     {func(c *Config) { c.MinReplicas = -1 }, "MinReplicas"},
+		"negative age":          {func(c *Config) { c.MaxAge = -1 }, "MaxAge"},
+		"negative retry":        {func(c *Config) { c.RetryFor = -1 }, "RetryFor"},
+		"negative wait":         {func(c *Config) { c.ReplicaTimeout = -1 }, "ReplicaTimeout"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := good(t)
+			tt.change(&c)
+			if _, err := New(c, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("New: %v, want %q in it", err, tt.want)
+			}
+			if _, err := NewGuard(c, nil); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("NewGuard: %v, want %q in it", err, tt.want)
+			}
+		})
+	}
+}
+
+// All faults come at once.
+func TestConfigFaultsAtOnce(t *testing.T) {
+	_, err := New(Config{ProducerID: "a/b", Mode: 7, Window: Window{Entries: -1}, Key: eventkey.Template("{"), MaxPayload: -1}, nil)
+	for _, want := range []string{"Client", "ProducerID", "Mode", "Window.Entries", "Key", "MaxPayload"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("no %s in: %v", want, err)
+		}
+	}
+}
+
+// The caller's struct and maps are never written, and writing to them later changes
+// nothing.
+func TestConfigIsCopied(t *testing.T) {
+	c := good(t)
+	c.Topics = map[string]Topic{"orders": {MaxAge: time.Hour}}
+	c.Maxlens = map[string]int64{"orders": -1, "other": 7}
+	c.DefaultMaxlen = 5
+	topics, lens := maps.Clone(c.Topics), maps.Clone(c.Maxlens)
+	p, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	if c.Topics["orders"] != topics["orders"] || !maps.Equal(c.Maxlens, lens) {
+		t.Error("the caller's maps were written")
+	}
+	c.Maxlens["other"], c.Topics["orders"] = 99, Topic{}
+	orders, other := p.engine.topic("orders"), p.engine.topic("other")
+	if orders.cfg.MaxAge != time.Hour || orders.maxlen != 5 || other.maxlen != 7 {
+		t.Errorf("topics %+v, %d, %d", orders.cfg, orders.maxlen, other.maxlen)
+	}
+	if orders.cfg.Window != (Window{DefaultDuration, DefaultEntries}) {
+		t.Errorf("window %+v", orders.cfg.Window)
+	}
+}
+
+// The default marshaller of watermill-redisstream is ours in another order.
+func TestDefaultMarshallerIsOurs(t *testing.T) {
+	c := good(t)
+	c.Mode, c.Marshaller = IDMPAuto, redisstream.DefaultMarshallerUnmarshaller{}
+	p, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Close()
+}

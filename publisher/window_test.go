@@ -1,0 +1,87 @@
+package publisher
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+func TestShards(t *testing.T) {
+	for entries, want := range map[int]int{0: 1, 1: 1, 10_000: 1, 10_001: 2, 100_000: 11, 1_000_000: 107, 10_000_000: 0} {
+		if got := shardsFor(entries); got != want {
+			t.Errorf("%d entries: %d shards, want %d", entries, got, want)
+		}
+	}
+}
+
+// Capacity is what the shards were chosen for, or more.
+func TestCapacityCoversTheWindow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		entries := rapid.IntRange(1, 1_000_000).Draw(t, "entries")
+		if c := capacity(shardsFor(entries), maxShardEntries); c < entries {
+			t.Fatalf("%d entries, capacity %d", entries, c)
+		}
+	})
+}
+
+// The hash spreads real keys so that none of the shards is overfull.
+func TestNoShardIsOverfull(t *testing.T) {
+	for _, entries := range []int{20_000, 100_000, 500_000} {
+		n := shardsFor(entries)
+		counts := make([]int, n)
+		for i := range entries {
+			counts[shardOf(fmt.Sprintf("pay:%d:p%d", i/2, i), n)]++
+		}
+		for shard, count := range counts {
+			if count > maxShardEntries {
+				t.Errorf("%d entries: shard %d of %d has %d", entries, shard, n, count)
+			}
+		}
+	}
+}
+
+// Golden: every instance, of every version, must find the same shard.
+func TestShardOfIsStable(t *testing.T) {
+	got := fmt.Sprint(shardOf("pay:1001:p9001", 11), shardOf("pay:1001:p9002", 11), shardOf("", 11), shardOf("é", 128), shardOf("x", 1))
+	if want := goldenShards; got != want {
+		t.Errorf("shards %s, want %s", got, want)
+	}
+	if shardID("payment-service", 0) != "payment-service" || shardID("payment-service", 10) != "payment-service/10" {
+		t.Error("names of shards")
+	}
+}
+
+const goldenShards = "0 9 3 83 0"
+
+func TestOverflow(t *testing.T) {
+	const window = time.Minute
+	start := time.Unix(1_000_000, 0)
+	var o overflow
+	look := func(at time.Duration, added, tracked int64) int64 {
+		return o.evicted(start.Add(at), window, server.StreamInfo{IIDsAdded: added, IIDsTracked: tracked})
+	}
+	for _, step := range []struct {
+		at             time.Duration
+		added, tracked int64
+		want           bool
+		why            string
+	}{
+		{0, 5000, 5000, false, "what was there before may expire at any time"},
+		{10 * time.Second, 9000, 4000, false, "5,000 are gone, all of which may be old"},
+		{20 * time.Second, 16_000, 10_000, true, "6,000 are gone, 5,000 of which were old"},
+		{75 * time.Second, 16_000, 1000, false, "all of those added up to the first look in the window may have expired"},
+		{76 * time.Second, 27_000, 10_000, true, "17,000 are gone, of which 16,000 had the right"},
+		{90 * time.Second, 100, 100, false, "the stream was made anew"},
+	} {
+		if got := look(step.at, step.added, step.tracked); (got > 0) != step.want {
+			t.Errorf("after %v: %d evicted, but %s", step.at, got, step.why)
+		}
+	}
+	if !o.tell(start) || o.tell(start.Add(time.Second)) || !o.tell(start.Add(time.Hour)) {
+		t.Error("reports are not limited as they should be")
+	}
+}
