@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -233,6 +235,44 @@ func TestSnippetsCompile(t *testing.T) {
 				vet(t, name, snippet)
 			case !strings.Contains(compiled, unindent(snippet)):
 				t.Errorf("%s, snippet %d is not in example_test.go:\n%s", name, i+1, snippet)
+			}
+		}
+	}
+}
+
+// A document that names a test promises that it is there.
+func TestNamedTestsExist(t *testing.T) {
+	root := os.DirFS("..")
+	if _, err := fs.Stat(root, "tests"); err != nil {
+		t.Skip("the tests on real servers are not part of the module")
+	}
+	exist := make(map[string]bool)
+	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		source, err := fs.ReadFile(root, path)
+		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(source, -1) {
+			exist[string(match[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range documents {
+		text, err := os.ReadFile(filepath.FromSlash(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, test := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
+			if !exist[test] {
+				t.Errorf("%s names %s, which is no test", name, test)
 			}
 		}
 	}
