@@ -16,6 +16,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -30,7 +31,7 @@ const (
 func main() {
 	// What the client's pool has to say about cut connections would be in the table's way.
 	redis.SetLogger(silent{})
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args[1:], os.Getenv("REDIS_ADDR"), os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)

@@ -2,12 +2,15 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
@@ -146,6 +149,11 @@ func TestRealServers(t *testing.T) {
 			out := lastLine(runOK(t, addr, "-plain", "-loss", "0.5"))
 			if !regexp.MustCompile(`entries=(1[7-9]|[2-9]\d) .*mode=plain$`).MatchString(out) {
 				t.Errorf("plain: %s", out)
+			}
+			ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer stop()
+			if code := run(ctx, []string{"-loss", "0.9"}, addr, nil, io.Discard, io.Discard); code != exitFailed {
+				t.Errorf("interrupted: exit code %d", code)
 			}
 			o, err := clientOptions(addr)
 			if err != nil {

@@ -32,11 +32,11 @@ func publishOnce(ctx context.Context, s *server, events []event) (result, error)
 		// A retry by an application is a new message: its UUID says nothing.
 		msg := message.NewMessage(watermill.NewUUID(), e.payload)
 		receipts, err := pub.Send(ctx, s.topic, msg)
+		r := receipts[0]
+		s.addLatch(r.IdempotentID)
 		if ctx.Err() != nil {
 			return res, context.Cause(ctx)
 		}
-		r := receipts[0]
-		s.addLatch(r.ProducerID, r.IdempotentID)
 
 		row := row{event: e, entry: r.EntryID, attempts: int64(r.Attempts), verdict: sayLost(r.Verdict.String(), r)}
 		var conflict *publisher.ConflictError

@@ -70,8 +70,8 @@ func clientOptions(addr string) (*redis.Options, error) {
 }
 
 // addLatch notes the latch that mode latch may have written for an idempotent ID.
-func (s *server) addLatch(producer, idempotentID string) {
-	s.leftover = append(s.leftover, "{"+s.topic+"}:idem:latch:"+producer+":"+idempotentID)
+func (s *server) addLatch(idempotentID string) {
+	s.leftover = append(s.leftover, "{"+s.topic+"}:idem:latch:"+producerID+":"+idempotentID)
 }
 
 // close deletes what this run has written, also when it was interrupted.
