@@ -15,7 +15,8 @@ import (
 // it has one, is the payload, every other field is metadata, and the message UUID
 // is derived from stream and entry ID: the same on every delivery. An entry of
 // Watermill's format may have further fields; they become metadata as well, unless
-// the metadata has the name already.
+// the metadata has the name already. So a dead letter has its reason in its metadata;
+// one whose own metadata can't be decoded has it there as it was stored.
 func Decode(stream, id string, values map[string]any) (*message.Message, error) {
 	fields := make(map[string]string, len(values))
 	for name, value := range values {
@@ -37,6 +38,9 @@ func DecodePairs(stream, id string, pairs []string) (*message.Message, error) {
 	if len(pairs)%2 != 0 {
 		return nil, &Error{stream, id, fmt.Errorf("%d names and values don't make pairs", len(pairs))}
 	}
+	if msg, ok := decodePlain(pairs); ok {
+		return msg, nil
+	}
 	fields := make(map[string]string, len(pairs)/2)
 	for i := 0; i < len(pairs); i += 2 {
 		fields[pairs[i]] = pairs[i+1]
@@ -44,12 +48,55 @@ func DecodePairs(stream, id string, pairs []string) (*message.Message, error) {
 	return decode(stream, id, fields)
 }
 
+// decodePlain reads the entries that nearly all are, those with Watermill's three
+// fields and no other, without a map of the fields. What it does not take is left to
+// decode, faults too.
+func decodePlain(pairs []string) (*message.Message, bool) {
+	var msgUUID, metadata, payload string
+	ours := false
+	for i := 0; i < len(pairs); i += 2 {
+		switch pairs[i] {
+		case FieldUUID:
+			msgUUID, ours = pairs[i+1], true
+		case FieldMetadata:
+			metadata = pairs[i+1]
+		case FieldPayload:
+			payload = pairs[i+1]
+		default:
+			return nil, false
+		}
+	}
+	if !ours {
+		return nil, false
+	}
+	msg := message.NewMessage(msgUUID, message.Payload(payload))
+	if metadata == "" {
+		return msg, true
+	}
+	md, err := decodeMetadata(metadata)
+	if err != nil {
+		return nil, false
+	}
+	for name := range md {
+		if isNeverSent(name) {
+			delete(md, name)
+		}
+	}
+	msg.Metadata = md
+	return msg, true
+}
+
 func decode(stream, id string, fields map[string]string) (*message.Message, error) {
 	msgUUID, ours := fields[FieldUUID]
 	md := make(message.Metadata, len(fields))
 	if ours {
 		var err error
-		if md, err = decodeMetadata(fields[FieldMetadata]); err != nil {
+		md, err = decodeMetadata(fields[FieldMetadata])
+		if _, dead := fields[FieldDeadOrigin]; dead && err != nil {
+			// A dead letter may be one because of this very field. It stays as it is.
+			md, err = message.Metadata{FieldMetadata: fields[FieldMetadata]}, nil
+		}
+		if err != nil {
 			return nil, &Error{stream, id, fmt.Errorf("field %q: %w", FieldMetadata, err)}
 		}
 	} else {

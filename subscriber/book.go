@@ -1,0 +1,412 @@
+package subscriber
+
+import (
+	"container/heap"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+// gate says what an ordered subscription may do while others have pending entries.
+type gate uint8
+
+const (
+	gateOpen    gate = iota // read and hand out
+	gateNoReads             // hand out what was taken over, read nothing new
+	gateShut                // stand by
+)
+
+// book keeps the entries that a subscription holds, and decides which goes out next.
+// It does no I/O. Who does, says here what came of it.
+type book struct {
+	cfg      *Config
+	topic    string
+	consumer string
+	begin    time.Time
+	lease    time.Duration // how long a renewal is good for, by our clock
+
+	// Signals, each to one goroutine, of capacity 1.
+	wake   chan struct{} // to the slot that hands out: something changed
+	recall chan struct{} // to the slot that offers: look whether you still may
+	room   chan struct{} // to the reader: there may be room
+	work   chan struct{} // to the settler
+	verify chan struct{} // to the keeper: entries need to be renewed before they may go out
+	idle   chan struct{} // to the drain: nothing is in flight
+
+	mu       sync.Mutex
+	entries  map[server.ID]*entry
+	lanes    map[string]*lane
+	fresh    queue // read, with their message
+	redo     queue // to be fetched and counted first
+	suspects queue // the same, from consumers that died
+	waiting  waiting
+	inFlight []*entry // by slot
+	flying   int
+
+	readyCount, bytes int
+	lastRead          server.ID
+	gate              gate
+	shutSince         instant
+	stopping          bool // nothing is handed out any more
+	prepareAt         instant
+	suspectsOut       int
+	aloneOut          int
+	cautious          bool // until one entry of a dead consumer is settled
+
+	acks, marks, graves []*entry
+}
+
+func newBook(cfg *Config, topic, consumer string) *book {
+	signal := func() chan struct{} { return make(chan struct{}, 1) }
+	b := &book{
+		cfg: cfg, topic: topic, consumer: consumer, begin: time.Now(),
+		lease: cfg.MinIdle - leaseMargin(cfg.MinIdle),
+		wake:  signal(), recall: signal(), room: signal(), work: signal(), verify: signal(), idle: signal(),
+		entries: make(map[server.ID]*entry), lanes: make(map[string]*lane),
+		inFlight: make([]*entry, cfg.MaxInFlight),
+	}
+	if cfg.Order != OrderNone && !cfg.FanOut {
+		b.gate = gateShut
+	}
+	return b
+}
+
+// leaseMargin is how much earlier than the server's our clock ends ownership: for
+// clocks that run at different speeds, and for our own timers.
+func leaseMargin(minIdle time.Duration) time.Duration { return minIdle / 10 }
+
+func notify(signal chan struct{}) {
+	select {
+	case signal <- struct{}{}:
+	default:
+	}
+}
+
+func (b *book) now() instant { return instant(time.Since(b.begin)) }
+
+// leaseFrom is when ownership ends by our clock that was confirmed by a command sent
+// at the time given.
+func (b *book) leaseFrom(sent instant) instant {
+	if b.cfg.FanOut {
+		return forever
+	}
+	return sent + instant(b.lease)
+}
+
+// arrival is an entry on its way into the book.
+type arrival struct {
+	entry  *entry
+	key    string
+	hasKey bool
+}
+
+// add takes entries in, in the order of the stream. One that is held already is only
+// renewed.
+func (b *book) add(list []arrival, sent instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	until := b.leaseFrom(sent)
+	for _, a := range list {
+		e := a.entry
+		if held := b.entries[e.id]; held != nil {
+			held.until, held.gone = until, false
+			continue
+		}
+		e.book, e.until = b, until
+		b.entries[e.id] = e
+		if e.id.After(b.lastRead) {
+			b.lastRead = e.id
+		}
+		if e.reason != "" {
+			b.bury(e)
+			continue
+		}
+		if e.suspect {
+			b.cautious = true
+		}
+		b.bytes += e.size
+		b.admit(e, a.key, a.hasKey)
+	}
+	notify(b.wake)
+}
+
+// ready puts an entry into the queue that it belongs to.
+func (b *book) ready(e *entry) {
+	e.state = stateReady
+	b.readyCount++
+	if !e.queued {
+		e.queued = true
+		b.queueOf(e).push(e)
+	}
+}
+
+func (b *book) queueOf(e *entry) *queue {
+	switch {
+	case e.msg != nil && !e.again && e.written == 1 && !e.suspect:
+		return &b.fresh
+	case e.suspect:
+		return &b.suspects
+	default:
+		return &b.redo
+	}
+}
+
+// next picks the entry that goes out by a slot, nil if there is none now. until is
+// when to ask again at the latest, without a signal.
+func (b *book) next(slot int) (e *entry, until instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	until = forever
+	for top := b.waiting.top(); top != nil; top = b.waiting.top() {
+		if top.due > now {
+			until = top.due
+			break
+		}
+		heap.Pop(&b.waiting)
+		if top.overdue = top.marking; !top.overdue {
+			b.ready(top)
+		}
+	}
+	if b.stopping || b.gate == gateShut {
+		return nil, until
+	}
+	for {
+		e, until = b.pick(now, until)
+		if e == nil {
+			return nil, until
+		}
+		b.readyCount--
+		if b.cfg.MaxDeliveries > 0 && e.count >= b.cfg.MaxDeliveries {
+			e.reason = ReasonMaxDeliveries
+			b.bury(e)
+			continue
+		}
+		break
+	}
+	e.state, e.slot, e.outAt = stateOut, slot, now
+	e.over, e.delayed, e.reason, e.failure, e.cancel = false, false, "", nil, nil
+	if e.suspect {
+		b.suspectsOut++
+		if e.alone = b.mustBeAlone(e); e.alone {
+			b.aloneOut++
+		}
+	}
+	e.count++
+	b.inFlight[slot] = e
+	b.flying++
+	if b.readyCount == b.cfg.ReadAhead {
+		notify(b.room)
+	}
+	return e, until
+}
+
+// pick takes the next entry out of its queue.
+func (b *book) pick(now, until instant) (*entry, instant) {
+	if now >= b.prepareAt {
+		if e := b.suspects.peek(); e != nil && b.mayGo(e) {
+			b.suspects.pop()
+			return e, until
+		}
+		if e := b.redo.peek(); e != nil {
+			b.redo.pop()
+			return e, until
+		}
+	} else {
+		until = min(until, b.prepareAt)
+	}
+	if e := b.fresh.peek(); e != nil {
+		if now < e.until {
+			b.fresh.pop()
+			return e, until
+		}
+		// Maybe another consumer's by now: no hand-out starts before the server has
+		// said that it is ours.
+		notify(b.verify)
+	}
+	return nil, until
+}
+
+// mustBeAlone tells that no other suspect may be in flight with e. An entry that was
+// in flight when a process died may have killed it. One that was not, as far as
+// known, is suspected only until it is seen that such entries do no harm; with a
+// single delivery allowed even one unjust count would be a sentence.
+func (b *book) mustBeAlone(e *entry) bool {
+	return e.count > 0 || b.cautious || b.cfg.MaxDeliveries == 1
+}
+
+func (b *book) mayGo(e *entry) bool {
+	return b.aloneOut == 0 && (b.suspectsOut == 0 || !b.mustBeAlone(e))
+}
+
+// land takes an entry out of its slot.
+func (b *book) land(e *entry) {
+	b.inFlight[e.slot] = nil
+	b.flying--
+	if e.suspect {
+		b.suspectsOut--
+		if e.alone {
+			e.alone = false
+			b.aloneOut--
+		}
+		if b.suspects.len() > 0 {
+			notify(b.wake)
+		}
+	}
+	if b.flying == 0 && b.stopping {
+		notify(b.idle)
+	}
+}
+
+// withdraw takes back an entry that was not handed out after all.
+func (b *book) withdraw(e *entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.land(e)
+	e.count--
+	switch {
+	case e.gone:
+		b.done(e)
+	case e.deleted && e.msg == nil:
+		b.done(e)
+	default:
+		e.state, e.queued = stateReady, true
+		b.readyCount++
+		b.queueOf(e).unpop(e)
+	}
+}
+
+// done forgets an entry.
+func (b *book) done(e *entry) {
+	if e.state == stateReady {
+		b.readyCount--
+	}
+	e.state = stateDone
+	b.unload(e)
+	if b.entries[e.id] == e {
+		delete(b.entries, e.id)
+	}
+	if e.lane != nil {
+		b.pass(e)
+		notify(b.wake)
+	}
+	if len(b.entries) < b.cfg.MaxHeld {
+		notify(b.room)
+	}
+}
+
+// unload lets go of the message.
+func (b *book) unload(e *entry) {
+	b.bytes -= e.size
+	e.size, e.msg = 0, nil
+}
+
+// bury marks an entry for the dead letters.
+func (b *book) bury(e *entry) {
+	e.state = stateSettling
+	b.unload(e)
+	b.graves = append(b.graves, e)
+	notify(b.work)
+}
+
+// wait makes an entry wait for its redelivery.
+func (b *book) wait(e *entry, d time.Duration) {
+	e.state = stateWaiting
+	b.unload(e)
+	e.due = b.now() + instant(d)
+	e.again = true
+	if !b.cfg.FanOut && !e.gone && !e.deleted && e.written != e.wanted() {
+		e.marking = true
+		b.marks = append(b.marks, e)
+		notify(b.work)
+	}
+	heap.Push(&b.waiting, e)
+	notify(b.wake)
+}
+
+// marked takes in that the server has the counts of these entries.
+func (b *book) marked(list []*entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range list {
+		e.marking = false
+		if e.overdue && e.state == stateWaiting {
+			e.overdue = false
+			b.ready(e)
+		}
+	}
+	notify(b.wake)
+}
+
+// backoff is how long an entry waits after so many deliveries.
+func (b *book) backoff(count int) time.Duration {
+	d := b.cfg.RedeliverAfter
+	for range min(count-1, 40) {
+		if d >= b.cfg.RedeliverMax/2 {
+			d = b.cfg.RedeliverMax
+			break
+		}
+		d *= 2
+	}
+	if d <= 0 {
+		return 0
+	}
+	// Entries that failed together would come again together.
+	return d - time.Duration(rand.Int64N(int64(d)/4+1))
+}
+
+// free is how many entries may be read, and 0 when there is no room.
+func (b *book) free(average int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries))
+	if b.stopping || b.gate != gateOpen || n <= 0 || b.readyCount > b.cfg.ReadAhead {
+		return 0
+	}
+	if left := b.cfg.ReadAheadBytes - b.bytes; average > 0 && n*average > left {
+		n = left / average
+		if n < 1 && b.bytes == 0 {
+			n = 1
+		}
+	}
+	return max(n, 0)
+}
+
+// spare is how many entries may be taken over.
+func (b *book) spare() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopping {
+		return 0
+	}
+	return max(min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries)), 0)
+}
+
+// held returns the entries whose ownership is to be renewed, by ID.
+func (b *book) held() []*entry {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := make([]*entry, 0, len(b.entries))
+	for _, e := range b.entries {
+		if !e.gone && !e.deleted {
+			list = append(list, e)
+		}
+	}
+	slices.SortFunc(list, func(x, y *entry) int {
+		if x.id.After(y.id) {
+			return 1
+		}
+		return -1
+	})
+	return list
+}
+
+// holds tells which of these IDs are held.
+func (b *book) holds(id server.ID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.entries[id] != nil
+}

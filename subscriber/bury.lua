@@ -1,0 +1,32 @@
+-- Moves an entry to the dead letters and acknowledges it.
+-- KEYS[1]  stream
+-- KEYS[2]  dead-letter stream
+-- ARGV[1]  group
+-- ARGV[2]  consumer
+-- ARGV[3]  entry ID
+-- ARGV[4]  MAXLEN of the dead-letter stream
+-- ARGV[5]  'ack', or 'delete' to delete it if all groups have acknowledged it
+-- ARGV[6…] further fields: name, value
+-- Returns
+--   {'buried', ID in the dead-letter stream}
+--   {'lost'}  not pending for the consumer; nothing was done
+--   {'gone'}  the entry is deleted; it was acknowledged
+-- Errors   NOGROUP, and those of XADD; nothing was done
+--
+-- XADD comes first: it is what can be refused, and scripts don't roll back.
+local key, group, consumer, id = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
+if #redis.call('XPENDING', key, group, id, id, 1, consumer) == 0 then return {'lost'} end
+local entry = redis.call('XRANGE', key, id, id)[1]
+if not entry then
+  redis.call('XACK', key, group, id)
+  return {'gone'}
+end
+local fields = entry[2]
+for i = 6, #ARGV do fields[#fields + 1] = ARGV[i] end
+local dead = redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*', unpack(fields))
+if ARGV[5] == 'delete' then
+  redis.call('XACKDEL', key, group, 'ACKED', 'IDS', 1, id)
+else
+  redis.call('XACK', key, group, id)
+end
+return {'buried', dead}

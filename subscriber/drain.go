@@ -1,0 +1,158 @@
+package subscriber
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// settleGrace is how long handlers get to settle their message after its context has
+// ended with CloseTimeout.
+func settleGrace(closeTimeout time.Duration) time.Duration { return min(closeTimeout/4, time.Second) }
+
+// handbackIdle is the idle time under which entries are handed back: above any MinIdle.
+// The server refuses one that reaches behind the beginning of its calendar.
+const handbackIdle = 30 * 24 * time.Hour
+
+// drain ends the subscription. The order matters:
+//
+//  1. Nothing is handed out any more, and what was offered is withdrawn.
+//  2. Handlers finish, up to CloseTimeout; then their contexts end and they get a
+//     moment to say so. Everything held is renewed meanwhile.
+//  3. The last blocked read returns. What it brings is handed back with the rest: a
+//     consumer that is removed while it reads would come back and keep it.
+//  4. The server is told what became of the messages.
+//  5. What is left is handed back, and the consumer removed.
+//
+// Then the caller closes the channel.
+func (s *subscription) drain(ctx context.Context, reader, keeper, settler *sync.WaitGroup) {
+	close(s.stopping)
+	s.book.stop()
+	s.awaitIdle(s.cfg.CloseTimeout)
+	if ended := s.book.endAll(); ended > 0 {
+		s.logger.Error("Handlers did not finish in time; their messages will be delivered again", nil,
+			s.fields(watermill.LogFields{fieldEntries: ended}))
+		s.awaitIdle(settleGrace(s.cfg.CloseTimeout))
+	}
+	close(s.abandon)
+	s.slots.Wait()
+	reader.Wait()
+	close(s.settling)
+	keeper.Wait()
+	close(s.flush)
+	settler.Wait()
+	if !s.cfg.FanOut {
+		s.handBack(ctx)
+	}
+}
+
+// awaitIdle waits until nothing is in flight.
+func (s *subscription) awaitIdle(atMost time.Duration) {
+	timer := time.NewTimer(atMost)
+	defer timer.Stop()
+	for s.book.isFlying() {
+		select {
+		case <-s.book.idle:
+		case <-timer.C:
+			return
+		}
+	}
+}
+
+// handBack gives what is held to the hand-back consumer, from which anybody takes it at
+// once, and removes the own consumer. What a handler still works on stays with the own
+// consumer, and is taken over as that of a dead one.
+func (s *subscription) handBack(ctx context.Context) {
+	back, stay := s.book.remains()
+	jobs := []struct {
+		to   string
+		list []handback
+	}{{s.consumer, stay}, {handbackConsumer, back}}
+	tries := 0
+	for _, job := range jobs {
+		for first := true; first && job.to == handbackConsumer || len(job.list) > 0; first = false {
+			batch := job.list[:min(len(job.list), maxBatch)]
+			leave := "stay"
+			if job.to == handbackConsumer && len(batch) == len(job.list) {
+				leave = "leave"
+			}
+			args := []any{s.cfg.Group, s.consumer, job.to, leave}
+			for _, h := range batch {
+				args = append(args, h.name, h.idle.Milliseconds(), h.count)
+			}
+			if _, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...); err != nil {
+				if isNoGroup(err) {
+					return
+				}
+				if tries++; tries > 2 {
+					s.logger.Error("Entries could not be handed back; others take them over after MinIdle", err,
+						s.fields(watermill.LogFields{fieldEntries: len(back) + len(stay)}))
+					return
+				}
+				continue
+			}
+			job.list = job.list[len(batch):]
+		}
+	}
+}
+
+// handback is an entry that is given away.
+type handback struct {
+	name  string
+	idle  time.Duration
+	count int
+}
+
+// remains lists what is held at the end: what goes back, and what a handler still works
+// on.
+func (b *book) remains() (back, stay []handback) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	for _, e := range b.entries {
+		h := handback{name: e.name, idle: handbackIdle, count: e.wanted()}
+		switch {
+		case e.gone || e.deleted:
+			continue
+		case e.state == stateOut:
+			// Nobody may start on it at once: the handler did not listen to its context.
+			h.idle, h.count = 0, e.count
+			stay = append(stay, h)
+			continue
+		case e.state == stateWaiting && e.due > now:
+			h.idle = max(b.cfg.MinIdle-time.Duration(e.due-now), 0)
+		}
+		back = append(back, h)
+	}
+	return back, stay
+}
+
+func (b *book) stop() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stopping = true
+	notify(b.recall)
+	notify(b.wake)
+	notify(b.room)
+}
+
+func (b *book) isFlying() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.flying > 0
+}
+
+// endAll ends the contexts of all messages that are with handlers.
+func (b *book) endAll() (ended int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range b.inFlight {
+		if e != nil && !e.over {
+			e.end(ErrClosing)
+			ended++
+		}
+	}
+	return ended
+}

@@ -1,0 +1,29 @@
+-- Renews entries that still belong to a consumer: their idle time starts again.
+-- KEYS[1]  stream
+-- ARGV[1]  group
+-- ARGV[2]  consumer
+-- ARGV[3…] entry IDs, ascending, at most 1,000
+-- Returns  {IDs that are not pending for the consumer, IDs whose entry is deleted}
+-- Errors   NOGROUP
+--
+-- XCLAIM alone would take entries back from whoever took them over.
+local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
+local mine = {}
+for _, row in ipairs(redis.call('XPENDING', key, group, ARGV[3], ARGV[#ARGV], 1000000, consumer)) do
+  mine[row[1]] = true
+end
+local claim, lost = {}, {}
+for i = 3, #ARGV do
+  if mine[ARGV[i]] then claim[#claim + 1] = ARGV[i] else lost[#lost + 1] = ARGV[i] end
+end
+local gone = {}
+if #claim > 0 then
+  claim[#claim + 1] = 'JUSTID'
+  local kept = {}
+  for _, id in ipairs(redis.call('XCLAIM', key, group, consumer, 0, unpack(claim))) do kept[id] = true end
+  for i = 1, #claim - 1 do
+    -- XCLAIM has dropped the pending record of a deleted entry.
+    if not kept[claim[i]] then gone[#gone + 1] = claim[i] end
+  end
+end
+return {lost, gone}

@@ -1,0 +1,149 @@
+package subscriber
+
+import "time"
+
+// Hooks are told what happens, for metrics and alerts. Every field may be nil. They
+// are called from the goroutines that read and settle, several at once, and must not
+// block. Entry IDs don't belong into metric labels.
+type Hooks struct {
+	// OnSettle gets every message that a handler was done with.
+	OnSettle func(SettleEvent)
+	// OnRedeliver gets every entry that waits to be handed out again.
+	OnRedeliver func(RedeliverEvent)
+	// OnDeadLetter gets every entry that became a dead letter.
+	OnDeadLetter func(DeadLetterEvent)
+	// OnLost gets entries that are gone from the stream without having been handled.
+	OnLost func(LostEvent)
+	// OnOwnershipLost gets entries that were taken over, or could not be renewed in
+	// time, while this subscription held them.
+	OnOwnershipLost func(OwnershipEvent)
+	// OnTakeover tells that entries were taken over from other consumers.
+	OnTakeover func(TakeoverEvent)
+	// OnOutage tells that the server is out of reach or refuses, and when that is over.
+	OnOutage func(OutageEvent)
+}
+
+// Settlement says how a delivery ended.
+type Settlement uint8
+
+const (
+	// Acked: the message was acknowledged.
+	Acked Settlement = iota
+	// Nacked: it was not, and the delivery counts.
+	Nacked
+	// Delayed: redelivery was asked for; the delivery does not count.
+	Delayed
+	// Rejected: the handler sent it to the dead letters.
+	Rejected
+	// Interrupted: it was not acknowledged, after its context had ended because
+	// ownership was lost or the subscription ended; the delivery does not count.
+	Interrupted
+)
+
+var settlementNames = [...]string{"acked", "nacked", "delayed", "rejected", "interrupted"}
+
+// String is for logs and metric labels.
+func (s Settlement) String() string {
+	if int(s) < len(settlementNames) {
+		return settlementNames[s]
+	}
+	return "invalid"
+}
+
+// SettleEvent is what OnSettle gets.
+type SettleEvent struct {
+	Topic, Group, EntryID string
+	Settlement            Settlement
+	// Count is the number of the delivery; Took the time from hand-out to settling.
+	Count int
+	Took  time.Duration
+}
+
+// RedeliverEvent is what OnRedeliver gets.
+type RedeliverEvent struct {
+	Topic, Group, EntryID string
+	// Count is how many deliveries count so far, After how long the entry waits.
+	Count int
+	After time.Duration
+	// Delayed tells that somebody asked for this delay, by DelayOnError or Delay.
+	Delayed bool
+}
+
+// DeadLetterEvent is what OnDeadLetter gets.
+type DeadLetterEvent struct {
+	Topic, Group, EntryID string
+	// DeadLetterTopic and DeadLetterID tell where it is now; both are empty with
+	// FanOut, where dead letters are dropped.
+	DeadLetterTopic, DeadLetterID string
+	// Reason is ReasonMaxDeliveries, ReasonUndecodable or a handler's own.
+	Reason string
+	Err    error
+	Count  int
+}
+
+// LostReason says why an entry is lost.
+type LostReason uint8
+
+const (
+	// LostPending: it was deleted or trimmed after a consumer had read it and before
+	// it was handled.
+	LostPending LostReason = iota
+	// LostUnread: it was trimmed before the group had read it.
+	LostUnread
+	// LostStream: the stream was deleted with the entries that had been read from it.
+	LostStream
+)
+
+var lostNames = [...]string{"pending", "unread", "stream"}
+
+// String is for logs and metric labels.
+func (r LostReason) String() string {
+	if int(r) < len(lostNames) {
+		return lostNames[r]
+	}
+	return "invalid"
+}
+
+// LostEvent is what OnLost gets.
+type LostEvent struct {
+	Topic, Group string
+	Reason       LostReason
+	// Entries is how many, EntryIDs which ones where that is known.
+	Entries  int64
+	EntryIDs []string
+}
+
+// OwnershipEvent is what OnOwnershipLost gets.
+type OwnershipEvent struct {
+	Topic, Group, EntryID string
+	// InFlight tells that a handler had the message; its context has ended.
+	InFlight bool
+	// Refused tells that the acknowledgement was refused: another consumer has, or
+	// has had, the entry.
+	Refused bool
+}
+
+// TakeoverEvent is what OnTakeover gets.
+type TakeoverEvent struct {
+	Topic, Group string
+	// HandedBack is how many came from consumers that ended in an orderly way, Dead
+	// how many from those that gave no sign of life.
+	HandedBack, Dead int
+}
+
+// OutageEvent is what OnOutage gets.
+type OutageEvent struct {
+	Topic, Group string
+	// Err is what happened; nil tells that the outage is over.
+	Err error
+	// For is how long it has lasted.
+	For time.Duration
+}
+
+func each[E any](hooks []Hooks, pick func(Hooks) func(E), event E) {
+	for _, h := range hooks {
+		if f := pick(h); f != nil {
+			f(event)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+package subscriber
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
+
+// keep renews what the book holds, until nothing can be in flight any more. Until the
+// subscription ends it also takes over what others have left, removes dead consumers,
+// and looks for entries that were trimmed unread. One goroutine per subscription.
+func (s *subscription) keep(ctx context.Context) {
+	poll := time.NewTicker(s.pollEvery())
+	defer poll.Stop()
+	beat := time.NewTimer(s.cfg.Heartbeat)
+	defer beat.Stop()
+	cursor := "0-0"
+	for {
+		select {
+		case <-s.settling:
+			return
+		case <-beat.C:
+			beat.Reset(s.heartbeat(ctx))
+			s.tidy(ctx)
+		case <-s.book.verify:
+			beat.Reset(s.heartbeat(ctx))
+			// What could not be renewed asks again at once; the server may need a moment.
+			s.pauseKeeper(poll.C)
+		case <-poll.C:
+			if s.book.isGated() {
+				continue // standBy takes over
+			}
+			next, _, err := s.takeOver(ctx, cursor)
+			if err != nil {
+				s.failed(err)
+				continue
+			}
+			cursor = next
+		}
+	}
+}
+
+func (s *subscription) pauseKeeper(until <-chan time.Time) {
+	select {
+	case <-until:
+	case <-s.settling:
+	}
+}
+
+// failed notes a failed command of a goroutine that is not the reader. The reader heals
+// a missing group.
+func (s *subscription) failed(err error) {
+	if isNoGroup(err) {
+		s.needRecovery.Store(true)
+		return
+	}
+	s.outage.failed(err)
+}
+
+// heartbeat renews everything that is held, and returns when to do it again.
+func (s *subscription) heartbeat(ctx context.Context) time.Duration {
+	held := s.book.held()
+	for len(held) > 0 {
+		batch := held[:min(len(held), maxBatch)]
+		held = held[len(batch):]
+		if err := s.renew(ctx, batch); err != nil {
+			s.failed(err)
+			return min(s.cfg.Heartbeat, max(s.cfg.MinIdle/20, 10*time.Millisecond))
+		}
+	}
+	return s.cfg.Heartbeat
+}
+
+func (s *subscription) renew(ctx context.Context, batch []*entry) error {
+	args := make([]any, 0, len(batch)+2)
+	args = append(args, s.cfg.Group, s.consumer)
+	for _, e := range batch {
+		args = append(args, e.name)
+	}
+	sent := s.book.now()
+	reply, err := holdScript.Run(ctx, s.client, []string{s.topic}, args...)
+	if err != nil {
+		return err
+	}
+	parts, err := list(reply, 2)
+	if err != nil {
+		return err
+	}
+	others, err := texts(parts[0])
+	if err != nil {
+		return err
+	}
+	deleted, err := texts(parts[1])
+	if err != nil {
+		return err
+	}
+	ended, lost := s.book.renewed(batch, sent, set(others), set(deleted))
+	s.ownershipLost(ended)
+	if len(lost) > 0 {
+		s.lost(LostPending, lost, int64(len(lost)))
+	}
+	return nil
+}
+
+// tidy does what need not be done often.
+func (s *subscription) tidy(ctx context.Context) {
+	s.countUnread(ctx)
+	// Every consumer of the group does this: once in a while is enough.
+	if rand.IntN(2) == 0 {
+		return
+	}
+	idle := 2 * s.cfg.MinIdle
+	if _, err := sweepScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, idle.Milliseconds(), handbackConsumer); err != nil {
+		s.failed(err)
+	}
+}
+
+// watchClock ends the contexts of messages whose entries could not be renewed in time.
+// It talks to nobody, so that a server that does not answer can't hold it up.
+func (s *subscription) watchClock() {
+	tick := time.NewTicker(max(leaseMargin(s.cfg.MinIdle)/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.settling:
+			return
+		case <-tick.C:
+		}
+		ended := s.book.expire()
+		events := make([]OwnershipEvent, len(ended))
+		for i, e := range ended {
+			events[i] = OwnershipEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, InFlight: true}
+		}
+		s.ownershipLost(events)
+	}
+}
+
+func (s *subscription) ownershipLost(events []OwnershipEvent) {
+	for _, ev := range events {
+		if ev.InFlight || ev.Refused {
+			s.logger.Error("Ownership of an entry is lost while it was being handled", nil,
+				s.fields(watermill.LogFields{fieldEntry: ev.EntryID, "acknowledgement_refused": ev.Refused}))
+		}
+		each(s.cfg.Hooks, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
+	}
+}

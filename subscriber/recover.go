@@ -1,0 +1,310 @@
+package subscriber
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+// recover finds what is pending for this consumer without its knowledge, since a reply
+// was lost, and takes over what others have left, before anything new is read.
+func (s *subscription) recover(ctx context.Context) error {
+	if err := s.recoverOwn(ctx); err != nil {
+		return err
+	}
+	s.countUnread(ctx)
+	if s.cfg.Order != OrderNone {
+		return nil // standBy has done it, or the keeper will
+	}
+	cursor := "0-0"
+	for {
+		next, found, err := s.takeOver(ctx, cursor)
+		if err != nil {
+			return err
+		}
+		cursor = next
+		if s.book.spare() == 0 || cursor == "0-0" && found == 0 {
+			return nil
+		}
+	}
+}
+
+// recoverOwn lists the entries that are pending for this consumer.
+func (s *subscription) recoverOwn(ctx context.Context) error {
+	start := "-"
+	for {
+		sent := s.book.now()
+		cmd := server.NewCommand(ctx, 1, "xpending", s.topic, s.cfg.Group, start, "+", maxBatch, s.consumer)
+		if err := s.client.Process(ctx, cmd); err != nil && !isNil(err) {
+			return err
+		}
+		rows, err := list(cmd.Val(), 0)
+		if err != nil {
+			return err
+		}
+		var found []pending
+		for _, r := range rows {
+			row, err := list(r, 4)
+			if err != nil {
+				return err
+			}
+			p, err := newPending(row[0], row[3])
+			if err != nil {
+				return err
+			}
+			start = "(" + p.name
+			if !s.book.holds(p.id) {
+				found = append(found, p)
+			}
+		}
+		if len(found) > 0 {
+			s.logger.Info("Found entries that a lost reply had left pending", s.fields(watermill.LogFields{fieldEntries: len(found)}))
+			if err := s.adopt(ctx, found, false, sent); err != nil {
+				return err
+			}
+		}
+		if len(rows) < maxBatch {
+			return nil
+		}
+	}
+}
+
+// takeOver runs the take-over script once from a cursor.
+func (s *subscription) takeOver(ctx context.Context, cursor string) (next string, found int, err error) {
+	most := s.book.spare()
+	if most == 0 {
+		return cursor, 0, nil
+	}
+	sent := s.book.now()
+	reply, err := takeScript.Run(ctx, s.client, []string{s.topic},
+		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, cursor)
+	if err != nil {
+		s.needRecovery.Store(true) // it may have taken some
+		return cursor, 0, err
+	}
+	parts, err := list(reply, 4)
+	if err != nil {
+		return cursor, 0, err
+	}
+	next, _ = parts[0].(string)
+	if next == "" {
+		next = "0-0"
+	}
+	found, err = s.adoptTaken(ctx, parts[1], parts[2], parts[3], sent)
+	return next, found, err
+}
+
+// adoptTaken takes in what a script has taken over: entries handed back, entries of
+// dead consumers, and IDs of deleted ones.
+func (s *subscription) adoptTaken(ctx context.Context, back, dead, gone any, sent instant) (int, error) {
+	returned, err := pairs(back)
+	if err != nil {
+		return 0, err
+	}
+	left, err := pairs(dead)
+	if err != nil {
+		return 0, err
+	}
+	lost, err := texts(gone)
+	if err != nil {
+		return 0, err
+	}
+	if len(lost) > 0 {
+		s.lost(LostPending, lost, int64(len(lost)))
+	}
+	if len(returned)+len(left) == 0 {
+		return 0, nil
+	}
+	s.logger.Info("Took over pending entries", s.fields(watermill.LogFields{"handed_back": len(returned), "of_dead_consumers": len(left)}))
+	each(s.cfg.Hooks, func(h Hooks) func(TakeoverEvent) { return h.OnTakeover },
+		TakeoverEvent{Topic: s.topic, Group: s.cfg.Group, HandedBack: len(returned), Dead: len(left)})
+	if err := s.adopt(ctx, returned, false, sent); err != nil {
+		return 0, err
+	}
+	return len(returned) + len(left), s.adopt(ctx, left, true, sent)
+}
+
+// adopt takes entries into the book of which the server has told ID and delivery
+// count. Their message is fetched when their turn comes; an order by key needs to see
+// it now.
+func (s *subscription) adopt(ctx context.Context, found []pending, suspect bool, sent instant) error {
+	for len(found) > 0 {
+		batch := found[:min(len(found), maxBatch)]
+		found = found[len(batch):]
+		arrivals := make([]arrival, len(batch))
+		for i, p := range batch {
+			e := &entry{id: p.id, name: p.name, written: p.count, suspect: suspect}
+			if p.count > 1 {
+				e.count, e.again = p.count-1, true
+			}
+			arrivals[i] = arrival{entry: e, hasKey: s.cfg.Order == OrderStream}
+		}
+		if s.cfg.Order == OrderKey {
+			if err := s.findKeys(ctx, arrivals); err != nil {
+				s.needRecovery.Store(true)
+				return err
+			}
+		}
+		s.book.add(arrivals, sent)
+	}
+	return nil
+}
+
+// findKeys reads the entries for the sake of their keys, and lets go of them again.
+func (s *subscription) findKeys(ctx context.Context, arrivals []arrival) error {
+	const chunk = 64 // payloads in memory at a time
+	for len(arrivals) > 0 {
+		part := arrivals[:min(len(arrivals), chunk)]
+		arrivals = arrivals[len(part):]
+		cmds := make([]server.Command, len(part))
+		_, err := s.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, a := range part {
+				cmds[i] = server.NewCommand(ctx, 1, "xrange", s.topic, a.entry.name, a.entry.name)
+				_ = pipe.Process(ctx, cmds[i])
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		for i := range part {
+			entries, err := rawEntries(cmds[i].Val())
+			if err != nil {
+				return err
+			}
+			if len(entries) != 1 {
+				continue // deleted: its turn will show it
+			}
+			msg, err := s.decode(entries[0].name, entries[0].pairs)
+			if err != nil {
+				part[i].entry.reason, part[i].entry.failure = ReasonUndecodable, err
+				continue
+			}
+			part[i].key, part[i].hasKey = s.orderKey(msg, entries[0].name)
+		}
+	}
+	return nil
+}
+
+// standBy is what an ordered subscription does before it reads: it waits until no other
+// consumer of the group has pending entries, taking those of dead ones over in order.
+func (s *subscription) standBy(ctx context.Context) error {
+	if s.needRecovery.Swap(false) {
+		if err := s.recoverOwn(ctx); err != nil {
+			return err
+		}
+	}
+	sent := s.book.now()
+	reply, err := standbyScript.Run(ctx, s.client, []string{s.topic},
+		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), s.book.spare(), handbackConsumer)
+	if err != nil {
+		s.needRecovery.Store(true)
+		return err
+	}
+	s.outage.over()
+	parts, err := list(reply, 5)
+	if err != nil {
+		return err
+	}
+	left, _ := parts[0].(int64)
+	alive, _ := parts[1].(int64)
+	found, err := s.adoptTaken(ctx, parts[2], parts[3], parts[4], sent)
+	if err != nil {
+		return err
+	}
+	switch {
+	case left == 0:
+		s.book.setGate(gateOpen)
+		return nil
+	case alive == 0 && (found > 0 || s.book.spare() == 0):
+		// More than fits: what was taken has the lowest IDs and may go out.
+		s.book.setGate(gateNoReads)
+	case alive > 0 && s.book.shutFor() > 2*s.cfg.MinIdle && s.book.hasEntries():
+		s.logger.Error("Two consumers of the group are active: the order can't be kept", nil, s.fields(nil))
+		s.book.setGate(gateOpen)
+		return nil
+	}
+	s.pause(s.pollEvery())
+	return nil
+}
+
+func (b *book) setGate(g gate) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.gate = g
+	notify(b.wake)
+	notify(b.room)
+}
+
+// shutFor is how long the gate has been shut.
+func (b *book) shutFor() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.gate != gateShut {
+		return 0
+	}
+	return time.Duration(b.now() - b.shutSince)
+}
+
+func (b *book) hasEntries() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.entries) > 0
+}
+
+// What came of fetching an entry.
+type fetched uint8
+
+const (
+	fetchedOK   fetched = iota
+	fetchedLost         // not ours
+	fetchedGone         // not in the stream
+)
+
+// fetch reads an entry that goes out now, and writes its delivery count.
+func (s *subscription) fetch(ctx context.Context, e *entry) ([]string, fetched, error) {
+	if s.cfg.FanOut {
+		cmd := server.NewCommand(ctx, 1, "xrange", s.topic, e.name, e.name)
+		if err := s.client.Process(ctx, cmd); err != nil {
+			return nil, 0, err
+		}
+		entries, err := rawEntries(cmd.Val())
+		if err != nil {
+			return nil, 0, err
+		}
+		if len(entries) == 0 {
+			return nil, fetchedGone, nil
+		}
+		return entries[0].pairs, fetchedOK, nil
+	}
+	reply, err := prepareScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, e.name, e.wanted())
+	if err != nil {
+		return nil, 0, err
+	}
+	rows, err := list(reply, 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	row, err := list(rows[0], 1)
+	if err != nil {
+		return nil, 0, err
+	}
+	switch row[0] {
+	case "ok":
+		if len(row) == 2 {
+			fields, err := texts(row[1])
+			return fields, fetchedOK, err
+		}
+	case "lost":
+		return nil, fetchedLost, nil
+	case "gone":
+		return nil, fetchedGone, nil
+	}
+	return nil, 0, fmt.Errorf("unexpected reply of the server to fetching %s", e.name)
+}

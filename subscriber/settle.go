@@ -1,0 +1,186 @@
+package subscriber
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// Metadata of Watermill's delay component (components/delay).
+const (
+	delayedUntilKey = "_watermill_delayed_until"
+	delayedForKey   = "_watermill_delayed_for"
+)
+
+// ask is the delay that DelayOnError wants, by the metadata of a message that was not
+// acknowledged.
+type ask struct {
+	until, length string
+	after         time.Duration
+	ok            bool
+}
+
+func askedDelay(md message.Metadata) (a ask) {
+	a.until, a.length = md[delayedUntilKey], md[delayedForKey]
+	if d, err := time.ParseDuration(a.length); err == nil && a.until != "" {
+		a.after, a.ok = max(d, 0), true
+	}
+	return a
+}
+
+// settled takes in what became of a delivery, and returns what that means.
+func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEvent) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ev := SettleEvent{
+		Topic: b.topic, Group: b.cfg.Group, EntryID: e.name,
+		Count: e.count, Took: time.Duration(b.now() - e.outAt),
+	}
+	b.land(e)
+	if e.suspect { // it lives
+		e.suspect, b.cautious = false, false
+	}
+	e.again = true
+	redeliver := func(after time.Duration, delayed bool) (SettleEvent, *RedeliverEvent) {
+		b.wait(e, after)
+		return ev, &RedeliverEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Count: e.count, After: after, Delayed: delayed}
+	}
+	switch {
+	case e.reason != "":
+		ev.Settlement = Rejected
+		b.bury(e)
+		return ev, nil
+	case e.delayed:
+		ev.Settlement = Delayed
+		e.count--
+		return redeliver(e.delay, true)
+	case acked:
+		ev.Settlement = Acked
+		b.acked(e)
+		return ev, nil
+	case e.gone:
+		ev.Settlement = Interrupted
+		b.done(e)
+		return ev, nil
+	case e.over:
+		ev.Settlement = Interrupted
+		e.count--
+		return redeliver(b.cfg.RedeliverAfter, false)
+	}
+	ev.Settlement = Nacked
+	if b.cfg.MaxDeliveries > 0 && e.count >= b.cfg.MaxDeliveries {
+		e.reason = ReasonMaxDeliveries
+		b.bury(e)
+		return ev, nil
+	}
+	if a.ok && (a.until != e.delayUntil || a.length != e.delayFor) {
+		e.delayUntil, e.delayFor = a.until, a.length
+		return redeliver(a.after, true)
+	}
+	return redeliver(b.backoff(e.count), false)
+}
+
+// acked queues an acknowledgement. The next entry of its key may go at once:
+// acknowledgements reach the server in the order in which they were given, so that
+// what a crash leaves pending is still in order.
+func (b *book) acked(e *entry) {
+	b.unload(e)
+	if b.cfg.FanOut || e.deleted && !e.gone {
+		b.done(e)
+		return
+	}
+	e.state = stateSettling
+	if e.lane != nil {
+		b.pass(e)
+		notify(b.wake)
+	}
+	b.acks = append(b.acks, e)
+	if n := len(b.acks); n == 1 || n == ackBatch {
+		notify(b.work)
+	}
+}
+
+// jobs are what the settler has to tell the server.
+type jobs struct{ acks, marks, graves []*entry }
+
+func (j jobs) none() bool { return len(j.acks)+len(j.marks)+len(j.graves) == 0 }
+
+func (b *book) takeJobs() jobs {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	j := jobs{b.acks, b.marks, b.graves}
+	b.acks, b.marks, b.graves = nil, nil, nil
+	return j
+}
+
+// confirm forgets entries that the server has settled.
+func (b *book) confirm(list []*entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range list {
+		b.done(e)
+	}
+}
+
+// expire ends the contexts of messages whose ownership our clock says is over, and
+// returns their entries.
+func (b *book) expire() (ended []*entry) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.now()
+	for _, e := range b.inFlight {
+		if e != nil && !e.over && now >= e.until {
+			e.end(ErrOwnershipLost)
+			ended = append(ended, e)
+		}
+	}
+	if len(ended) > 0 {
+		notify(b.recall)
+		notify(b.verify)
+	}
+	return ended
+}
+
+// renewed takes in the answer to a heartbeat: which of the entries are another's, and
+// which are no longer in the stream. It returns those that ended here, with whether a
+// handler had them, and the IDs of those that are lost.
+func (b *book) renewed(list []*entry, sent instant, others, deleted map[string]bool) (ended []OwnershipEvent, lost []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	until := b.leaseFrom(sent)
+	for _, e := range list {
+		switch {
+		case e.state == stateDone:
+		case others[e.name]:
+			if e.state == stateSettling {
+				continue // the answer to its acknowledgement will tell
+			}
+			ev := OwnershipEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, InFlight: e.state == stateOut}
+			if e.state == stateOut {
+				e.gone = true
+				if !e.over {
+					e.end(ErrOwnershipLost)
+					ended = append(ended, ev)
+				}
+				notify(b.recall)
+			} else {
+				b.done(e)
+				ended = append(ended, ev)
+			}
+			if b.cfg.Order != OrderNone && b.gate != gateShut {
+				b.gate, b.shutSince = gateShut, b.now() // somebody else is active
+			}
+		case deleted[e.name]:
+			e.deleted, e.until = true, forever
+			if e.msg == nil && e.state != stateOut && e.state != stateSettling {
+				b.done(e)
+				lost = append(lost, e.name)
+			}
+		default:
+			e.until = until
+		}
+	}
+	notify(b.wake)
+	notify(b.room)
+	return ended, lost
+}

@@ -1,0 +1,249 @@
+package subscriber
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/wire"
+)
+
+const (
+	// ackBatch is how many acknowledgements go out in one go, ackLinger how long the
+	// first of them waits for others.
+	ackBatch  = 256
+	ackLinger = time.Millisecond
+	// maxErrorText bounds what a handler's error takes in a dead letter.
+	maxErrorText = 4096
+)
+
+// settle tells the server what became of entries: acknowledgements, counts of those
+// that wait, dead letters. It ends after flush is closed, when all is told or the
+// server does not listen. One goroutine per subscription.
+func (s *subscription) settle(ctx context.Context) {
+	retry := backoff.NewExponentialBackOff()
+	retry.InitialInterval, retry.MaxInterval = minRetry, maxRetry
+	linger := time.NewTimer(0)
+	<-linger.C
+	var todo jobs
+	last := 0 // tries after flush
+	for {
+		ending := false
+		if todo.none() {
+			select {
+			case <-s.book.work:
+			case <-s.flush:
+				ending = true
+			}
+			if !ending {
+				linger.Reset(ackLinger)
+				select {
+				case <-linger.C:
+				case <-s.book.work: // the batch is full, or it is urgent
+					linger.Stop()
+				case <-s.flush:
+					linger.Stop()
+				}
+			}
+		}
+		more := s.book.takeJobs()
+		todo.acks = append(todo.acks, more.acks...)
+		todo.marks = append(todo.marks, more.marks...)
+		todo.graves = append(todo.graves, more.graves...)
+		if ending && todo.none() {
+			return
+		}
+		err := s.work(ctx, &todo)
+		if err == nil {
+			retry.Reset()
+			continue
+		}
+		s.failed(err)
+		if isNoGroup(err) && s.healing(&todo) {
+			continue
+		}
+		select {
+		case <-s.flush:
+			if last++; last > 2 {
+				s.logger.Error("The server does not take acknowledgements; what is not told will be delivered again", err,
+					s.fields(watermill.LogFields{fieldEntries: len(todo.acks) + len(todo.graves)}))
+				return
+			}
+		default:
+		}
+		s.settlerPause(retry.NextBackOff())
+	}
+}
+
+func (s *subscription) settlerPause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.flush:
+		if d > minRetry {
+			timer.Reset(minRetry)
+			<-timer.C
+		}
+	}
+}
+
+// healing drops what concerns a group that does not exist any more: there is nothing to
+// acknowledge, and what it held will be read again.
+func (s *subscription) healing(todo *jobs) bool {
+	s.book.confirm(todo.acks)
+	s.book.confirm(todo.graves)
+	s.book.marked(todo.marks)
+	*todo = jobs{}
+	return true
+}
+
+// work tells the server, and leaves in todo what is still to be told.
+func (s *subscription) work(ctx context.Context, todo *jobs) error {
+	for len(todo.acks) > 0 {
+		batch := todo.acks[:min(len(todo.acks), maxBatch)]
+		if err := s.ack(ctx, batch); err != nil {
+			return err
+		}
+		todo.acks = todo.acks[len(batch):]
+	}
+	todo.acks = nil
+	for len(todo.marks) > 0 {
+		batch := todo.marks[:min(len(todo.marks), maxBatch/2)]
+		if err := s.mark(ctx, batch); err != nil {
+			return err
+		}
+		todo.marks = todo.marks[len(batch):]
+	}
+	todo.marks = nil
+	var failed error
+	var left []*entry
+	for _, e := range todo.graves {
+		if err := s.buryOne(ctx, e); err != nil {
+			failed = fmt.Errorf("dead letter of %s: %w", e.name, err)
+			left = append(left, e)
+		}
+	}
+	todo.graves = left
+	return failed
+}
+
+// ack acknowledges. Entries that turn out not to be ours are refused by the script.
+func (s *subscription) ack(ctx context.Context, batch []*entry) error {
+	args := make([]any, 0, len(batch)+3)
+	args = append(args, s.cfg.Group, s.consumer, s.ackVerb())
+	for _, e := range batch {
+		args = append(args, e.name)
+	}
+	reply, err := ackScript.Run(ctx, s.client, []string{s.topic}, args...)
+	if err != nil {
+		s.noteTried(batch, err)
+		return err
+	}
+	refused, err := texts(reply)
+	if err != nil {
+		return err
+	}
+	if len(refused) > 0 {
+		not := set(refused)
+		var events []OwnershipEvent
+		for _, e := range batch {
+			// After a lost reply it may be our own first try that has done it.
+			if not[e.name] && !e.tried && !e.deleted {
+				events = append(events, OwnershipEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Refused: true})
+			}
+		}
+		s.ownershipLost(events)
+	}
+	s.book.confirm(batch)
+	return nil
+}
+
+func (s *subscription) ackVerb() string {
+	if s.cfg.DeleteOnAck {
+		return "delete"
+	}
+	return "ack"
+}
+
+// noteTried remembers entries whose command may have run.
+func (s *subscription) noteTried(batch []*entry, err error) {
+	if server.Classify(err) != server.Ambiguous {
+		return
+	}
+	for _, e := range batch {
+		e.tried = true
+	}
+}
+
+// mark writes the delivery counts of entries that wait.
+func (s *subscription) mark(ctx context.Context, batch []*entry) error {
+	args := make([]any, 0, 3*len(batch)+4)
+	args = append(args, s.cfg.Group, s.consumer, s.consumer, "stay")
+	s.book.mu.Lock()
+	for _, e := range batch {
+		args = append(args, e.name, 0, e.wanted())
+	}
+	s.book.mu.Unlock()
+	if _, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...); err != nil {
+		return err
+	}
+	s.book.mu.Lock()
+	for _, e := range batch {
+		e.written = e.wanted()
+	}
+	s.book.mu.Unlock()
+	s.book.marked(batch)
+	return nil
+}
+
+// buryOne moves an entry to the dead letters.
+func (s *subscription) buryOne(ctx context.Context, e *entry) error {
+	ev := DeadLetterEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Reason: e.reason, Err: e.failure, Count: e.count}
+	fields := watermill.LogFields{fieldEntry: e.name, fieldReason: e.reason, fieldCount: e.count}
+	if s.cfg.FanOut {
+		s.logger.Error("Entry is dropped: with FanOut nobody owns its dead letter", e.failure, s.fields(fields))
+		each(s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
+		s.book.confirm([]*entry{e})
+		return nil
+	}
+	text := ""
+	if e.failure != nil {
+		text = strings.ToValidUTF8(e.failure.Error(), "\uFFFD")
+		text = text[:min(len(text), maxErrorText)]
+	}
+	reply, err := buryScript.Run(ctx, s.client, []string{s.topic, slot.DeadLetter(s.topic)},
+		s.cfg.Group, s.consumer, e.name, s.cfg.DeadLetterMaxLen, s.ackVerb(),
+		wire.FieldDeadReason, e.reason, wire.FieldDeadError, text, wire.FieldDeadCount, e.count,
+		wire.FieldDeadGroup, s.cfg.Group, wire.FieldDeadOrigin, s.topic+" "+e.name,
+		wire.FieldDeadAt, time.Now().UTC().Format(time.RFC3339))
+	if err != nil {
+		s.noteTried([]*entry{e}, err)
+		return err
+	}
+	out, err := texts(reply)
+	if err != nil || len(out) == 0 {
+		return fmt.Errorf("unexpected reply of the server: %w", err)
+	}
+	switch {
+	case out[0] == "gone", out[0] == "lost" && e.deleted:
+		s.lost(LostPending, []string{e.name}, 1)
+	case out[0] == "lost" && !e.tried:
+		s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
+	default:
+		ev.DeadLetterTopic = slot.DeadLetter(s.topic)
+		if len(out) == 2 {
+			ev.DeadLetterID = out[1]
+		}
+		s.logger.Error("Entry became a dead letter", e.failure, s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
+		each(s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
+	}
+	s.book.confirm([]*entry{e})
+	return nil
+}

@@ -1,0 +1,245 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/delivery"
+)
+
+// slot hands out one message at a time and waits until it is settled. There are up to
+// MaxInFlight slots; the baton makes sure that messages go into the channel in the
+// order in which they were picked. With one slot the message goes from the reader's
+// buffer to the handler and back without another goroutine in between.
+func (s *subscription) slot(ctx context.Context, number int) {
+	defer s.slots.Done()
+	for {
+		s.idleSlots.Add(1)
+		s.baton.Lock()
+		s.idleSlots.Add(-1)
+		e, msg := s.handOut(ctx, number)
+		if e != nil && s.idleSlots.Load() == 0 && s.started < s.cfg.MaxInFlight {
+			s.slots.Add(1)
+			go s.slot(ctx, s.started)
+			s.started++
+		}
+		s.baton.Unlock()
+		if e == nil || !s.attend(e, msg) {
+			return
+		}
+	}
+}
+
+// handOut waits for the next entry and for somebody who takes its message. It returns
+// nil when the subscription ends.
+func (s *subscription) handOut(ctx context.Context, slot int) (*entry, *message.Message) {
+	for {
+		e := s.nextEntry(slot)
+		if e == nil {
+			return nil, nil
+		}
+		if e.msg == nil || e.written != e.wanted() && (e.again || e.written != 1 || e.suspect) {
+			if !s.prepare(ctx, e) {
+				continue
+			}
+		}
+		msg := e.msg
+		msgCtx, cancel := context.WithCancelCause(delivery.With(ctx, e))
+		if !s.book.offer(e, cancel) {
+			cancel(ErrOwnershipLost)
+			s.book.withdraw(e)
+			continue
+		}
+		msg.SetContext(msgCtx)
+		for sent := false; !sent; {
+			select {
+			case s.out <- msg:
+				return e, msg
+			case <-s.book.recall:
+				if s.book.mayStay(e) {
+					continue
+				}
+				cancel(ErrOwnershipLost)
+				s.book.withdraw(e)
+				sent = true
+			}
+		}
+	}
+}
+
+// nextEntry waits for an entry that may go out.
+func (s *subscription) nextEntry(slot int) *entry {
+	for {
+		e, until := s.book.next(slot)
+		if e != nil {
+			return e
+		}
+		var due <-chan time.Time
+		var timer *time.Timer
+		if until != forever {
+			timer = time.NewTimer(time.Duration(until - s.book.now()))
+			due = timer.C
+		}
+		select {
+		case <-s.stopping:
+		case <-s.book.wake:
+		case <-due:
+		}
+		if timer != nil {
+			timer.Stop()
+		}
+		select {
+		case <-s.stopping:
+			return nil
+		default:
+		}
+	}
+}
+
+// attend waits until a message is settled. It is false when the subscription has given
+// up waiting.
+func (s *subscription) attend(e *entry, msg *message.Message) bool {
+	var acked bool
+	var a ask
+	select {
+	case <-msg.Acked():
+		acked = true
+	case <-msg.Nacked():
+		if !s.book.isDelayed(e) {
+			a = askedDelay(msg.Metadata)
+		}
+	case <-s.abandon:
+		return false
+	}
+	cancel := e.cancel
+	settled, redeliver := s.book.settled(e, acked, a)
+	cancel(ErrSettled)
+	if len(s.cfg.Hooks) > 0 {
+		each(s.cfg.Hooks, func(h Hooks) func(SettleEvent) { return h.OnSettle }, settled)
+		if redeliver != nil {
+			each(s.cfg.Hooks, func(h Hooks) func(RedeliverEvent) { return h.OnRedeliver }, *redeliver)
+		}
+	}
+	return true
+}
+
+// offer puts the context onto an entry that is about to be offered. It is false when
+// the entry is not ours any more.
+func (b *book) offer(e *entry, cancel context.CancelCauseFunc) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stopping || e.gone || b.now() >= e.until {
+		return false
+	}
+	e.cancel, e.over = cancel, false
+	return true
+}
+
+// mayStay tells whether an entry that nobody has taken yet may still be offered.
+func (b *book) mayStay(e *entry) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.stopping && !e.over && !e.gone
+}
+
+func (b *book) isDelayed(e *entry) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return e.delayed || e.reason != ""
+}
+
+// prepare fetches the message of an entry and writes its count: the hand-out that
+// comes next. It is false when the entry can't go out now.
+func (s *subscription) prepare(ctx context.Context, e *entry) bool {
+	sent := s.book.now()
+	pairs, outcome, err := s.fetch(ctx, e)
+	switch {
+	case isNoGroup(err):
+		s.outage.failed(err)
+		s.needRecovery.Store(true)
+		s.book.postpone(e, s.retryPause())
+		return false
+	case err != nil:
+		s.outage.failed(err)
+		s.book.postpone(e, s.retryPause())
+		return false
+	}
+	s.outage.over()
+	switch outcome {
+	case fetchedLost:
+		deleted := s.book.drop(e)
+		if deleted {
+			s.lost(LostPending, []string{e.name}, 1)
+		}
+		return false
+	case fetchedGone:
+		s.book.drop(e)
+		s.lost(LostPending, []string{e.name}, 1)
+		return false
+	}
+	msg, err := s.decode(e.name, pairs)
+	if err != nil {
+		s.book.condemn(e, ReasonUndecodable, err)
+		return false
+	}
+	if e.delayUntil != "" {
+		msg.Metadata.Set(delayedUntilKey, e.delayUntil)
+		msg.Metadata.Set(delayedForKey, e.delayFor)
+	}
+	s.book.prepared(e, msg, size(pairs), sent)
+	return true
+}
+
+// postpone puts an entry back whose preparation failed.
+func (b *book) postpone(e *entry, pause time.Duration) {
+	b.withdraw(e)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.prepareAt = b.now() + instant(pause)
+}
+
+// drop forgets an entry that was picked and turned out not to be ours. It tells
+// whether it was known to be deleted.
+func (b *book) drop(e *entry) (deleted bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.land(e)
+	deleted = e.deleted
+	b.done(e)
+	return deleted
+}
+
+// condemn sends an entry that was picked to the dead letters.
+func (b *book) condemn(e *entry, reason string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.land(e)
+	e.count--
+	e.reason, e.failure = reason, err
+	b.bury(e)
+}
+
+func (b *book) prepared(e *entry, msg *message.Message, size int, sent instant) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unload(e)
+	e.msg, e.size = msg, size
+	b.bytes += size
+	e.written = e.wanted()
+	if !e.deleted {
+		e.until = b.leaseFrom(sent)
+	}
+}
+
+var errNoMessage = errors.New("the Unmarshaller returned no message")
+
+func (s *subscription) lost(reason LostReason, ids []string, entries int64) {
+	s.logger.Error("Entries are gone from the stream that were not handled", nil,
+		s.fields(watermill.LogFields{fieldReason: reason.String(), fieldEntries: entries}))
+	each(s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
+		LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: reason, Entries: entries, EntryIDs: ids})
+}

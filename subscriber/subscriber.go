@@ -1,0 +1,171 @@
+// Package subscriber reads the consumer groups of Redis streams for Watermill: fast,
+// and without losing anything.
+//
+// A [Subscriber] is a Watermill message.Subscriber. It reads ahead and acknowledges in
+// batches; it renews what it holds, however slow a handler is, so that nobody else gets
+// it, and takes over what dead consumers have left; it hands a message that was not
+// acknowledged out again after a while, without holding up others, and moves it to the
+// dead letters when that was often enough. When it ends, by Close or by its context,
+// it lets handlers finish, acknowledges their messages and hands the rest back before
+// it closes the channel. It survives a lost connection, a failover, and the deletion of
+// the stream or of the group.
+//
+// A message is delivered at least once. Package publisher keeps repeated publishes out
+// of the stream, and a handler that must not run twice for one event is wrapped by the
+// handling middleware.
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+)
+
+// Subscriber makes subscriptions. It is safe for concurrent use.
+type Subscriber struct {
+	cfg    Config
+	logger watermill.LoggerAdapter
+
+	mu            sync.Mutex
+	closed        bool
+	closing       chan struct{}
+	subscriptions map[*subscription]struct{}
+	running       sync.WaitGroup
+}
+
+var (
+	_ message.Subscriber           = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
+
+// New makes a Subscriber. It does not connect: a server that is down, or can't do what
+// is asked, shows at Subscribe or at [Subscriber.Check]. The error has all faults of
+// the configuration. A nil logger logs nothing.
+func New(config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
+	cfg, err := config.resolve()
+	if err != nil {
+		return nil, err
+	}
+	if logger == nil {
+		logger = watermill.NopLogger{}
+	}
+	return &Subscriber{
+		cfg: cfg, logger: logger,
+		closing:       make(chan struct{}),
+		subscriptions: make(map[*subscription]struct{}),
+	}, nil
+}
+
+// Subscribe reads a topic, the stream of that name. It makes the group, and the stream
+// with it, where they are missing, and returns when the place to read from is fixed.
+//
+// The channel gets at most Config.MaxInFlight messages that are not settled. A
+// message's context has the values of ctx but ends by itself: when the message is
+// settled, when ownership of its entry is lost, and Config.CloseTimeout after the end
+// of the subscription (ErrSettled, ErrOwnershipLost and ErrClosing by context.Cause).
+//
+// The subscription ends with ctx or by Close, in the same way: it hands out nothing
+// more, waits up to CloseTimeout for messages that are with handlers, tells the server
+// what became of them, hands back what it has read ahead so that any consumer can take
+// it at once, removes its consumer, and then closes the channel. It closes it at no
+// other time, and needs nobody to drain it.
+//
+// The error matches ErrClosed, ErrWrongType or ErrUnsupported, is that of ctx, or
+// wraps what the server said.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	if err := checkTopic(topic); err != nil {
+		return nil, fmt.Errorf("subscribe: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, ErrClosed
+	}
+	s.running.Add(1) // before Close can wait
+	s.mu.Unlock()
+
+	sub := newSubscription(s, topic)
+	if err := sub.setUp(ctx); err != nil {
+		s.running.Done()
+		return nil, fmt.Errorf("subscribe to %q: %w", topic, err)
+	}
+	s.mu.Lock()
+	s.subscriptions[sub] = struct{}{}
+	count := len(s.subscriptions)
+	s.mu.Unlock()
+	if size := poolSize(s.cfg.Client); size > 0 && size < count+4 {
+		s.logger.Error("The client's connection pool is small: each subscription keeps one connection busy", nil,
+			sub.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": count + 4}))
+	}
+	go func() {
+		defer s.running.Done()
+		sub.run(ctx)
+		s.mu.Lock()
+		delete(s.subscriptions, sub)
+		s.mu.Unlock()
+		close(sub.out)
+	}()
+	return sub.out, nil
+}
+
+// SubscribeInitialize makes the group of a topic, and the stream with it, as Subscribe
+// would. With FanOut there is nothing to make.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	if err := checkTopic(topic); err != nil {
+		return err
+	}
+	if s.cfg.FanOut {
+		return nil
+	}
+	sub := newSubscription(s, topic)
+	if err := sub.makeGroup(context.Background(), s.cfg.StartFrom.argument()); err != nil {
+		return fmt.Errorf("initialize %q: %w", topic, err)
+	}
+	return nil
+}
+
+// Close ends all subscriptions, see Subscribe, and waits for it. It takes no longer
+// than CloseTimeout and what the client's time-outs allow. It does not close the
+// client.
+func (s *Subscriber) Close() error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+	}
+	s.mu.Unlock()
+	s.running.Wait()
+	return nil
+}
+
+// Health is nil while all subscriptions can read, and else says, for each that can't,
+// since when and why.
+func (s *Subscriber) Health() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var faults []error
+	for sub := range s.subscriptions {
+		if err := sub.outage.health(); err != nil {
+			faults = append(faults, fmt.Errorf("topic %q: %w", sub.topic, err))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+func poolSize(client redis.UniversalClient) int {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().PoolSize
+	case *redis.ClusterClient:
+		return c.Options().PoolSize
+	}
+	return 0
+}

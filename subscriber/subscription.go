@@ -1,0 +1,146 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+// subscription is one call of Subscribe. Data flows one way through its goroutines:
+//
+//	reader ─► book ─► slot ─► channel ─► handler ─► slot ─► book ─► settler
+//
+// The keeper renews what the book holds and takes over from others, the clock ends
+// what could not be renewed. run owns them all and ends them in order, see drain.
+type subscription struct {
+	cfg      *Config
+	client   redis.UniversalClient
+	logger   watermill.LoggerAdapter
+	topic    string
+	consumer string
+	book     *book
+	outage   outage
+	out      chan *message.Message
+	block    time.Duration
+
+	closing  <-chan struct{} // the subscriber is being closed
+	stopping chan struct{}   // read and hand out nothing more
+	settling chan struct{}   // nothing is in flight any more: the keeper and the clock end
+	abandon  chan struct{}   // the slots wait no longer
+	flush    chan struct{}   // the settler has all there is: it ends when that is done
+
+	baton     sync.Mutex
+	started   int // slots, under the baton
+	idleSlots atomic.Int32
+	slots     sync.WaitGroup
+
+	needRecovery atomic.Bool // own pending entries must be listed before the next read
+	average      int         // size of an entry, by the reader
+	batch        int         // how many the reader asks for
+	lastID       server.ID   // with FanOut: read up to here
+	warnedOnce   sync.Once   // about entries without a key
+	unread       unread      // what is known of trimming
+}
+
+func newSubscription(s *Subscriber, topic string) *subscription {
+	sub := &subscription{
+		cfg: &s.cfg, client: s.cfg.Client, logger: s.logger, topic: topic,
+		consumer: incarnation(s.cfg.Consumer),
+		out:      make(chan *message.Message),
+		block:    boundedBlock(s.cfg.Client, s.cfg.Block),
+		closing:  s.closing,
+		stopping: make(chan struct{}), settling: make(chan struct{}), abandon: make(chan struct{}), flush: make(chan struct{}),
+	}
+	sub.outage.report = sub.reportOutage
+	sub.book = newBook(sub.cfg, topic, sub.consumer)
+	return sub
+}
+
+// boundedBlock keeps a blocked read below the client's read time-out, which would make
+// an error of an empty stream.
+func boundedBlock(client redis.UniversalClient, block time.Duration) time.Duration {
+	var timeout time.Duration
+	switch c := client.(type) {
+	case *redis.Client:
+		timeout = c.Options().ReadTimeout
+	case *redis.ClusterClient:
+		timeout = c.Options().ReadTimeout
+	}
+	if timeout > 0 && block > timeout/2 {
+		block = timeout / 2
+	}
+	return max(block, minBlock)
+}
+
+// setUp fixes the place to read from.
+func (s *subscription) setUp(ctx context.Context) error {
+	if s.cfg.FanOut {
+		return s.resolveStart(ctx)
+	}
+	if err := s.makeGroup(ctx, s.cfg.StartFrom.argument()); err != nil {
+		return err
+	}
+	return s.checkDelete(ctx)
+}
+
+// run works until the subscription ends, and returns when all of its goroutines have.
+func (s *subscription) run(subscribed context.Context) {
+	// What is under way when the subscription ends must be finished and told to the
+	// server, so commands and messages get the values of the context but not its end.
+	ctx := context.WithoutCancel(subscribed)
+	s.logger.Info("Subscribed", s.fields(watermill.LogFields{
+		"order": s.cfg.Order.String(), "max_in_flight": s.cfg.MaxInFlight,
+	}))
+
+	var reader, keeper, settler sync.WaitGroup
+	reader.Go(func() { s.read(ctx) })
+	settler.Go(func() { s.settle(ctx) })
+	if !s.cfg.FanOut {
+		keeper.Go(func() { s.keep(ctx) })
+		keeper.Go(s.watchClock)
+	}
+	s.slots.Add(1)
+	s.started = 1
+	go s.slot(ctx, 0)
+
+	select {
+	case <-subscribed.Done():
+	case <-s.closing:
+	}
+	s.drain(ctx, &reader, &keeper, &settler)
+	s.logger.Info("Subscription ended", s.fields(nil))
+}
+
+// pause waits, and is false when the subscription ends.
+func (s *subscription) pause(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-s.stopping:
+		return false
+	}
+}
+
+// Pauses after failed commands.
+const (
+	minRetry = 50 * time.Millisecond
+	maxRetry = time.Second
+)
+
+func (s *subscription) retryPause() time.Duration { return 4 * minRetry }
+
+func hasPrefix(err error, prefix string) bool {
+	return err != nil && redis.HasErrorPrefix(err, prefix)
+}
+
+func isNil(err error) bool { return errors.Is(err, redis.Nil) }
