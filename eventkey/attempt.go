@@ -38,7 +38,11 @@ func AttemptOf(msg *message.Message) Attempt {
 func (a Attempt) above(b Attempt) bool { return a.Raised > b.Raised || a.Requeued > b.Requeued }
 
 func counter(msg *message.Message, name string) uint64 {
-	n, err := strconv.ParseUint(msg.Metadata.Get(name), 10, 64)
+	value := msg.Metadata.Get(name)
+	if value == "" { // nearly always; an error would cost an allocation
+		return 0
+	}
+	n, err := strconv.ParseUint(value, 10, 64)
 	if err != nil {
 		return 0
 	}

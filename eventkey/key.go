@@ -16,7 +16,8 @@ const (
 	// producer and consumer use the same one.
 	MetadataKey = "idempotency_key"
 
-	// MetadataProducer holds the producer ID that a message was published under.
+	// MetadataProducer is for a producer ID of a message's own, where a publisher is
+	// told to look there: publisher.Config.Producer = Metadata(MetadataProducer).
 	MetadataProducer = "idempotency_producer"
 
 	// MetadataAttempt counts deliberate republishing, see [NextAttempt].

@@ -89,9 +89,11 @@ func derive(topic string, msg *message.Message, topicSource, publisherSource Sou
 	if source == nil {
 		source = publisherSource
 	}
-	var missing error = &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID,
-		Reason: "is not set on the message, and neither the topic nor the publisher has a key source"}
-	if source != nil {
+	var missing error
+	if source == nil {
+		missing = &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID,
+			Reason: "is not set on the message, and neither the topic nor the publisher has a key source"}
+	} else {
 		key, err := keyOf(source, topic, msg)
 		if err == nil {
 			return key, false, nil

@@ -143,6 +143,8 @@ func keyOf(s Source, topic string, msg *message.Message) (key string, err error)
 	key, err = s.Key(topic, msg)
 	var named *NoKeyError
 	switch {
+	case err == nil && CheckKey(key) == nil:
+		return key, nil
 	case err == nil:
 		return key, checkKeyOf(key, fmt.Sprintf("the key of source %T", s), topic, msg)
 	case errors.Is(err, ErrNoKey) && !errors.As(err, &named):

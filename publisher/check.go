@@ -152,7 +152,7 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 		return tr, info, err
 	}
 	if tr.Made = layout.Mode != Auto; tr.Made {
-		if wanted := t.wanted(server.Info{IDMP: layout.Mode != Latch}); wanted != layout {
+		if wanted := t.wanted(server.Info{IDMP: layout.Mode != Latch}); wanted.Mode != layout.Mode || wanted.Shards != layout.Shards {
 			r.warn("Topic %q has the layout %v with %d shards, the configuration asks for %v with %d; the layout is obeyed.",
 				t.name, layout.Mode, layout.Shards, wanted.Mode, wanted.Shards)
 		}
@@ -172,11 +172,13 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 
 // checkWindow works out the window as the next set-up would leave it.
 func (t *topic) checkWindow(tr *TopicReport, stream server.StreamInfo, r *Report) {
-	duration, maxSize := int64(t.cfg.Window.Duration/time.Second), int64(maxShardEntries)
-	if stream.IIDsTracked > 0 && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxSize) {
+	duration, maxSize := int64(tr.Layout.Duration/time.Second), int64(maxShardEntries)
+	if stream.IIDsTracked > 0 {
 		duration, maxSize = stream.IDMPDuration, stream.IDMPMaxSize
-		r.warn("Topic %q remembers %d keys under a window of %d s and %d ids a producer, the configuration asks for %v; "+
-			"it stays, since changing it would forget them.", t.name, stream.IIDsTracked, duration, maxSize, t.cfg.Window.Duration)
+	}
+	if tr.Layout.Mode != Latch && (duration != int64(t.cfg.Window.Duration/time.Second) || maxSize != maxShardEntries) {
+		r.warn("Topic %q has a window of %d s and %d ids a producer, the configuration asks for %v; it stays, since changing "+
+			"it would forget %d keys.", t.name, duration, maxSize, t.cfg.Window.Duration, stream.IIDsTracked)
 	}
 	tr.Window = effectiveWindow(tr.Layout, duration, maxSize, t.cfg.Window)
 	if tr.Layout.Mode == Latch {
@@ -240,6 +242,7 @@ func (t *topic) missingRights(ctx context.Context, mode Mode) ([]string, error) 
 		{"xrange", t.name, "-", "+"},
 		{"hgetall", layoutKey},
 		{"hset", layoutKey, "f", "v"},
+		{"hincrby", layoutKey, "f", 1},
 		{"xadd", t.name, "nomkstream", "*", "f", "v"},
 	}
 	if mode == Latch {
@@ -251,11 +254,13 @@ func (t *topic) missingRights(ctx context.Context, mode Mode) ([]string, error) 
 			{"exists", t.name},
 			{"get", latch},
 			{"set", latch, "v"},
-			{"hincrby", layoutKey, "f", 1},
 			{"xdel", t.name, "0-1"},
 		}...)
 	} else {
 		commands = append(commands, []any{"xcfgset", t.name, "idmp-duration", 1})
+	}
+	if t.engine.cfg.MinReplicas > 0 {
+		commands = append(commands, []any{"wait", 0, 1})
 	}
 	cmds := []redis.Cmder{server.NewCommand(ctx, 0, "multi")}
 	for _, args := range commands {

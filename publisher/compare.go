@@ -20,7 +20,7 @@ import (
 // back.
 func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, added map[string]*item) error {
 	var ids []string
-	bytes := 0
+	size := 0
 	pending := duplicates[:0:0]
 	flush := func() error {
 		originals, err := t.originals(ids)
@@ -35,19 +35,21 @@ func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, add
 				o.known, o.verdict = true, OriginalGone
 			}
 		}
-		ids, pending, bytes = nil, nil, 0
+		ids, pending, size = nil, nil, 0
 		return nil
 	}
 	for _, i := range duplicates {
 		o := &outcomes[i]
 		if original, ok := added[o.entryID]; ok {
-			t.verify(items[i], o, original.fingerprint(), original.sent.Payload)
+			if o.known = true; !bytes.Equal(items[i].fingerprint(), original.fingerprint()) {
+				t.conflict(items[i], o, []byte(original.payload))
+			}
 			continue
 		}
 		ids = append(ids, o.entryID)
 		pending = append(pending, i)
 		// The original is likely about as large as the duplicate.
-		if bytes += items[i].size; bytes > batchBytes {
+		if size += items[i].size; size > batchBytes {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -73,13 +75,8 @@ func (t *topic) judge(it *item, o *outcome, original *message.Message, added map
 		o.known, o.err = true, permanent(fmt.Errorf("entry %s, the original: %w", o.entryID, err))
 		return
 	}
-	t.verify(it, o, print, original.Payload)
-}
-
-// verify compares an item with its original.
-func (t *topic) verify(it *item, o *outcome, print, payload []byte) {
 	if o.known = true; !bytes.Equal(it.fingerprint(), print) {
-		t.conflict(it, o, payload)
+		t.conflict(it, o, original.Payload)
 	}
 }
 
@@ -94,7 +91,7 @@ func (t *topic) conflict(it *item, o *outcome, original []byte) {
 	}
 	conflict := &ConflictError{Topic: t.name, Key: it.receipt.Key, EntryID: o.entryID, MessageUUID: it.receipt.MessageUUID}
 	if original != nil {
-		conflict.Field = eventkey.FirstDifference(t.cfg.Fingerprint, original, it.sent.Payload)
+		conflict.Field = eventkey.FirstDifference(t.cfg.Fingerprint, original, []byte(it.payload))
 	}
 	o.err = conflict
 }

@@ -19,22 +19,43 @@ import (
 // item is one message on its way, encoded. It shares nothing with the caller's
 // message, which the caller may change as soon as the call has returned.
 type item struct {
-	producer string           // without shard
-	fields   []any            // of the entry: name, value, name, value, …
-	size     int              // of the fields, in bytes
-	sent     *message.Message // what fields are the encoding of
-	trim     []any            // trimming clause of a Guard's publisher; nil: the topic's
-	print    []byte           // fingerprint; nil until needed where it is that of the payload
-	child    bool             // the key is a child key
+	producer string // without shard
+	// The entry: in the default format its three values, else fields.
+	uuid, metadata, payload string
+	fields                  []any
+	size                    int // of the entry, in bytes
 
-	// The flight's own.
+	trim  []any            // trimming clause of a Guard's publisher; nil: the topic's
+	sent  *message.Message // what the entry encodes; a Guard's only
+	print []byte           // fingerprint; nil until needed where it is that of the payload
+	child bool             // the key is a child key
+
+	lost bool // the reply of an earlier try was lost; the flight's own
+
+	// Guarded by the call.
 	shardID  string // producer ID on the wire
 	mode     Mode
 	attempts int
-	lost     bool // the reply of an earlier try was lost
-	// Guarded by the call: until done, receipt only says which message it is.
-	done    bool
-	receipt Receipt
+	done     bool
+	receipt  Receipt // until done it only says which message it is
+}
+
+// appendFields adds names and values of the entry to a command. The values of the
+// default format go by pointer, which costs no allocation.
+func (it *item) appendFields(args []any) []any {
+	if it.fields != nil {
+		return append(args, it.fields...)
+	}
+	return append(args, wire.FieldUUID, &it.uuid, wire.FieldMetadata, &it.metadata, wire.FieldPayload, &it.payload)
+}
+
+// fingerprint is the item's. The default one, of the payload, can't fail, and most
+// messages are no duplicates: so it is made when it is asked for.
+func (it *item) fingerprint() []byte {
+	if it.print == nil {
+		it.print, _ = eventkey.Sum(nil, &message.Message{Payload: []byte(it.payload)})
+	}
+	return it.print
 }
 
 // attemptMetadata marks an attempt. It is sent in mode IDMPAuto, too, or a requeue
@@ -49,94 +70,112 @@ var attemptMetadata = []string{
 // core to spare.
 const encodeAlone = 64
 
-// encodeAll encodes the messages of a call, or none of them.
-func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message, receipts []Receipt) ([]*item, error) {
-	block := make([]item, len(msgs))
-	encode := func(start, end int) {
-		for i := start; i < end; i++ {
-			receipts[i].Err = t.encode(ctx, msgs[i], &block[i])
-		}
-	}
+// encodeAll encodes the messages of a call, or none of them: then it returns the
+// receipts.
+func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) ([]item, []Receipt) {
+	items := make([]item, len(msgs))
 	// In a handler the first unkeyed message of a name gets the child key; which one
 	// is first must not be a race.
 	_, inHandler := eventkey.HandledFrom(ctx)
 	if workers := min(runtime.GOMAXPROCS(0), len(msgs)/encodeAlone); workers > 1 && !inHandler {
 		var wg sync.WaitGroup
 		for w := range workers {
-			wg.Go(func() { encode(w*len(msgs)/workers, (w+1)*len(msgs)/workers) })
+			start, end := w*len(msgs)/workers, (w+1)*len(msgs)/workers
+			wg.Go(func() { t.encodeSome(ctx, msgs[start:end], items[start:end]) })
 		}
 		wg.Wait()
 	} else {
-		encode(0, len(msgs))
+		t.encodeSome(ctx, msgs, items)
 	}
-
-	bad := slices.IndexFunc(receipts, func(r Receipt) bool { return r.Err != nil })
+	bad := slices.IndexFunc(items, func(it item) bool { return it.receipt.Err != nil })
 	if bad < 0 {
-		items := make([]*item, len(block))
-		for i := range block {
-			items[i] = &block[i]
-		}
 		return items, nil
 	}
 	other := notSent(errors.New("another message of the call can't be sent"))
-	if IsPermanent(receipts[bad].Err) {
+	if IsPermanent(items[bad].receipt.Err) {
 		other = permanent(other)
 	}
-	for i := range receipts {
-		if receipts[i].Err == nil {
-			receipts[i] = block[i].receipt
+	receipts := make([]Receipt, len(items))
+	for i := range items {
+		if receipts[i] = items[i].receipt; receipts[i].Err == nil {
 			receipts[i].Err = other
 		}
 	}
-	return nil, &PublishError{Topic: t.name, Receipts: receipts}
+	return nil, receipts
+}
+
+func (t *topic) encodeSome(ctx context.Context, msgs []*message.Message, items []item) {
+	for i, msg := range msgs {
+		items[i].receipt.Err = t.encode(ctx, msg, &items[i])
+	}
 }
 
 func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) error {
+	it.receipt.Topic = t.name
 	if msg == nil {
 		return permanent(errors.New("the message is nil"))
 	}
+	it.receipt.MessageUUID = msg.UUID
 	cfg := &t.engine.cfg
 	key, err := eventkey.Resolve(ctx, t.name, msg, t.cfg.Key, cfg.Key)
 	if err != nil {
 		return permanent(err)
 	}
-	producer, err := t.producerOf(msg)
+	it.receipt.Key, it.receipt.IdempotentID, it.child = key.Key, key.IdempotentID, key.Child
+	if it.producer, err = t.producerOf(msg); err != nil {
+		return permanent(err)
+	}
+	if t.engine.keepSent || cfg.Marshaller != nil || cfg.Mode == IDMPAuto || t.cfg.Fingerprint != nil {
+		err = t.encodeSent(msg, key, it)
+	} else {
+		it.uuid, it.payload = msg.UUID, string(msg.Payload)
+		err = it.encodeMetadata(msg.Metadata, key.Key)
+	}
 	if err != nil {
 		return permanent(err)
 	}
-	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
-	if cfg.Mode == IDMPAuto {
-		if err := t.reduceToContent(sent, key); err != nil {
-			return permanent(err)
-		}
-	}
-	fields, err := t.engine.fields(t.name, sent)
-	if err != nil {
-		return permanent(err)
-	}
-	size := sizeOf(fields)
-	if size > cfg.MaxPayload {
-		return fmt.Errorf("message %s has %d bytes, the limit is %d (Config.MaxPayload): %w", msg.UUID, size, cfg.MaxPayload, ErrTooLarge)
-	}
-	*it = item{
-		producer: producer, fields: fields, size: size, sent: sent, child: key.Child,
-		receipt: Receipt{Topic: t.name, MessageUUID: msg.UUID, Key: key.Key, IdempotentID: key.IdempotentID},
-	}
-	if t.cfg.Fingerprint != nil {
-		if it.print, err = eventkey.Sum(t.cfg.Fingerprint, sent); err != nil {
-			return permanent(err)
-		}
+	if it.size > cfg.MaxPayload {
+		return fmt.Errorf("%w: %d bytes, the limit is %d (Config.MaxPayload)", ErrTooLarge, it.size, cfg.MaxPayload)
 	}
 	return nil
 }
 
-// fingerprint is the item's. The default one, of the payload, can't fail, and most
-// messages are no duplicates: so it is made when it is asked for.
-func (it *item) fingerprint() []byte {
-	if it.print == nil {
-		it.print, _ = eventkey.Sum(nil, it.sent)
+func (it *item) encodeMetadata(md message.Metadata, key string) error {
+	metadata, err := wire.EncodeMetadata(md, wire.Extra{Name: eventkey.MetadataKey, Value: key})
+	it.metadata = metadata
+	it.size = len(it.uuid) + len(it.metadata) + len(it.payload)
+	return err
+}
+
+// encodeSent goes by way of the message as it is sent, for those who want to see it:
+// a fingerprint, a marshaller, a Guard's publisher, and mode IDMPAuto.
+func (t *topic) encodeSent(msg *message.Message, key eventkey.Resolved, it *item) (err error) {
+	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
+	cfg := &t.engine.cfg
+	if cfg.Mode == IDMPAuto {
+		if err := t.reduceToContent(sent, key); err != nil {
+			return err
+		}
 	}
-	return it.print
+	if t.cfg.Fingerprint != nil {
+		if it.print, err = eventkey.Sum(t.cfg.Fingerprint, sent); err != nil {
+			return err
+		}
+	}
+	if t.engine.keepSent {
+		it.sent = sent
+	}
+	it.uuid, it.payload = sent.UUID, string(sent.Payload)
+	if cfg.Marshaller == nil {
+		return it.encodeMetadata(sent.Metadata, key.Key)
+	}
+	values, err := cfg.Marshaller.Marshal(t.name, sent)
+	if err != nil {
+		return fmt.Errorf("marshal: %w", err)
+	}
+	it.fields = sortedFields(values)
+	it.size = sizeOf(it.fields)
+	return nil
 }
 
 // wireMetadata is what is sent: the key goes along so that the consumer uses the
@@ -178,35 +217,24 @@ func (t *topic) producerOf(msg *message.Message) (string, error) {
 	case errors.Is(err, ErrNoKey):
 		id = cfg.ProducerID
 	case err != nil:
-		return "", fmt.Errorf("producer ID of message %s: %w", msg.UUID, err)
+		return "", fmt.Errorf("producer ID: %w", err)
 	default:
 		if err := checkProducerID(id); err != nil {
-			return "", fmt.Errorf("producer ID %q of message %s: %w", id, msg.UUID, err)
+			return "", fmt.Errorf("producer ID %q: %w", id, err)
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.producers[id]; !ok {
 		if len(t.producers) >= maxProducers {
-			return "", fmt.Errorf("producer ID %q of message %s: topic %q has %d already: %w", id, msg.UUID, t.name, maxProducers, ErrProducers)
+			return "", fmt.Errorf("%w: %q would be one more than %d", ErrProducers, id, maxProducers)
 		}
 		t.producers[id] = struct{}{}
 	}
 	return id, nil
 }
 
-// fields makes the entry's fields in a fixed order.
-func (e *engine) fields(topic string, msg *message.Message) ([]any, error) {
-	if e.cfg.Marshaller == nil {
-		return wire.Encode(msg, msg.Metadata)
-	}
-	values, err := e.cfg.Marshaller.Marshal(topic, msg)
-	if err != nil {
-		return nil, fmt.Errorf("marshal message %s: %w", msg.UUID, err)
-	}
-	return sortedFields(values), nil
-}
-
+// sortedFields puts a marshaller's fields into a fixed order.
 func sortedFields(values map[string]any) []any {
 	fields := make([]any, 0, 2*len(values))
 	for _, name := range slices.Sorted(maps.Keys(values)) {

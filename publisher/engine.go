@@ -14,9 +14,10 @@ import (
 // engine sends items. It is what a Publisher with its shared handles and a Guard
 // have in common.
 type engine struct {
-	cfg    Config
-	client redis.UniversalClient
-	logger watermill.LoggerAdapter
+	cfg      Config
+	client   redis.UniversalClient
+	logger   watermill.LoggerAdapter
+	keepSent bool // items keep the message that they encode, for a Guard
 
 	// ctx belongs to the pipelines: a caller's context ends only the caller's
 	// waiting. It ends when Close gives up waiting.
@@ -94,7 +95,7 @@ func (e *engine) close() error {
 // call is one Publish or Send. Its items go out in order. mu guards what the
 // waiting caller and the flight that sends the items both look at.
 type call struct {
-	items []*item
+	items []item
 
 	mu        sync.Mutex
 	sent      int // items[:sent] were handed to the server
@@ -105,7 +106,7 @@ type call struct {
 
 // deliver hands the items to the topic, waits for them, or for ctx, and returns
 // one receipt an item.
-func (e *engine) deliver(ctx context.Context, t *topic, items []*item) []Receipt {
+func (e *engine) deliver(ctx context.Context, t *topic, items []item) []Receipt {
 	c := &call{items: items, left: len(items), finished: make(chan struct{})}
 	if ctx.Err() == nil {
 		t.enqueue(c)
@@ -124,12 +125,14 @@ func (c *call) leave(ctx context.Context, e *engine) []Receipt {
 	defer c.mu.Unlock()
 	c.abandoned = true
 	receipts := make([]Receipt, len(c.items))
-	for i, it := range c.items {
+	for i := range c.items {
+		it := &c.items[i]
 		switch {
 		case it.done:
 		case i < c.sent:
 			// Only a copy: the item is still the flight's.
 			receipts[i] = it.receipt
+			describe(&receipts[i], it)
 			receipts[i].Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, context.Cause(ctx))
 			continue
 		default:

@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
@@ -64,8 +65,7 @@ func (e *ConflictError) Error() string {
 	if e.Field != "" {
 		where = "field " + e.Field
 	}
-	return fmt.Sprintf("topic %q: key %q: message %s differs in %s from entry %s: %v",
-		e.Topic, e.Key, e.MessageUUID, where, e.EntryID, ErrConflict)
+	return fmt.Sprintf("%v: key %q, %s differs from entry %s", ErrConflict, e.Key, where, e.EntryID)
 }
 
 // Unwrap makes the error match [ErrConflict].
@@ -82,9 +82,10 @@ type PublishError struct {
 
 func (e *PublishError) Error() string {
 	failed := e.Unwrap()
-	text := fmt.Sprintf("publish to %q: %d of %d messages failed: %v", e.Topic, len(failed), len(e.Receipts), failed[0])
-	if len(failed) > 1 {
-		text += fmt.Sprintf(" (and %d more)", len(failed)-1)
+	first := slices.IndexFunc(e.Receipts, func(r Receipt) bool { return r.Err != nil })
+	text := fmt.Sprintf("publish to %q: message %s: %v", e.Topic, e.Receipts[first].MessageUUID, failed[0])
+	if len(e.Receipts) > 1 {
+		text += fmt.Sprintf(" (first of %d failed among %d messages)", len(failed), len(e.Receipts))
 	}
 	return text
 }
@@ -94,7 +95,7 @@ func (e *PublishError) Unwrap() []error {
 	var errs []error
 	for _, r := range e.Receipts {
 		if r.Err != nil {
-			errs = append(errs, fmt.Errorf("message %s: %w", r.MessageUUID, r.Err))
+			errs = append(errs, r.Err)
 		}
 	}
 	return errs

@@ -15,11 +15,6 @@ import (
 // exec sends items in one transaction and finds out what became of each. On an
 // error the outcomes may be incomplete.
 func (t *topic) exec(st *state, items []*item) ([]outcome, error) {
-	for _, it := range items {
-		it.mode = st.layout.Mode
-		it.shardID = shardID(it.producer, shardOf(it.receipt.Key, st.layout.Shards))
-		it.attempts++
-	}
 	if st.layout.Mode == Latch {
 		return t.execLatch(st, items)
 	}

@@ -38,7 +38,9 @@ func NewGuard(config Config, logger watermill.LoggerAdapter) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Guard{engine: newEngine(cfg, logger)}, nil
+	e := newEngine(cfg, logger)
+	e.keepSent = true
+	return &Guard{engine: e}, nil
 }
 
 // Client returns the half that writes: it adds an entry only for a message that
@@ -66,7 +68,6 @@ func (g *Guard) Close() error { return g.engine.close() }
 type ticket struct {
 	topic   string
 	item    *item
-	sent    *message.Message
 	ctx     context.Context //nolint:containedctx // the caller's, to be unwrapped from its own Value
 	receipt *Receipt        // nil until the client has seen the ticket
 }
@@ -84,32 +85,25 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 		return nil
 	}
 	if err := checkTopic(topic); err != nil {
-		return permanent(err)
+		return err
 	}
 	t := p.guard.engine.topic(topic)
-	receipts := make([]Receipt, len(msgs))
-	for i, msg := range msgs {
-		receipts[i].Topic = topic
-		if msg != nil {
-			receipts[i].MessageUUID = msg.UUID
-		}
-	}
 	ctx, stop := joinContexts(msgs)
 	defer stop()
-	items, err := t.encodeAll(ctx, msgs, receipts)
-	if err != nil {
-		return err
+	items, receipts := t.encodeAll(ctx, msgs)
+	if receipts != nil {
+		return &PublishError{Topic: topic, Receipts: receipts}
 	}
 	tickets := make([]*ticket, len(items))
 	copies := make([]*message.Message, len(items))
-	for i, it := range items {
-		tickets[i] = &ticket{topic: topic, item: it, sent: it.sent, ctx: msgs[i].Context()}
-		copies[i] = message.NewMessage(it.sent.UUID, it.sent.Payload)
-		copies[i].Metadata = maps.Clone(it.sent.Metadata)
+	for i := range items {
+		sent := items[i].sent
+		tickets[i] = &ticket{topic: topic, item: &items[i], ctx: msgs[i].Context()}
+		copies[i] = message.NewMessage(sent.UUID, sent.Payload)
+		copies[i].Metadata = maps.Clone(sent.Metadata)
 		copies[i].SetContext(tickets[i].context())
 	}
-	err = p.Publisher.Publish(topic, copies...)
-	return p.settle(msgs, tickets, receipts, err)
+	return p.settle(msgs, tickets, p.Publisher.Publish(topic, copies...))
 }
 
 // context is ended for everybody but the guard's client: a publisher that writes
@@ -121,7 +115,8 @@ func (k *ticket) context() context.Context {
 }
 
 // settle makes receipts of what the client has seen.
-func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, receipts []Receipt, err error) error {
+func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, err error) error {
+	receipts := make([]Receipt, len(tickets))
 	unseen := err
 	switch {
 	case slices.ContainsFunc(tickets, func(k *ticket) bool { return k.receipt != nil }):
@@ -171,7 +166,7 @@ func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, er
 		return "", ErrClosed
 	}
 	defer g.engine.end()
-	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), []*item{it})[0]
+	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), []item{*it})[0]
 	k.receipt = &receipt
 	return receipt.EntryID, receipt.Err
 }
@@ -188,10 +183,10 @@ func (g *Guard) fields(a *redis.XAddArgs, k *ticket) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if msg.UUID != k.sent.UUID || !bytes.Equal(msg.Payload, k.sent.Payload) || !maps.Equal(msg.Metadata, k.sent.Metadata) {
+	if msg.UUID != k.item.sent.UUID || !bytes.Equal(msg.Payload, k.item.sent.Payload) || !maps.Equal(msg.Metadata, k.item.sent.Metadata) {
 		return nil, fmt.Errorf("%w: in mode idmpauto the decorated publisher must use the default marshaller", ErrUnguarded)
 	}
-	return wire.Encode(k.sent, k.sent.Metadata)
+	return wire.Encode(k.item.sent, k.item.sent.Metadata)
 }
 
 func valuesOf(values any) (map[string]any, error) {

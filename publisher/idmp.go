@@ -20,15 +20,17 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	cmds = append(cmds, baseline)
 	adds := make([]*redis.StringCmd, len(items))
 	for i, it := range items {
-		args := make([]any, 0, 12+len(it.fields))
-		args = append(args, "xadd", t.name, "nomkstream")
+		args := make([]any, 0, 18+len(it.fields))
+		// What differs goes by pointer, which costs no allocation; the key must not,
+		// a cluster client reads it.
+		args = append(args, "xadd", t.key, "nomkstream")
 		if st.layout.Mode == IDMPAuto {
-			args = append(args, "idmpauto", it.shardID)
+			args = append(args, "idmpauto", &it.shardID)
 		} else {
-			args = append(args, "idmp", it.shardID, it.receipt.IdempotentID)
+			args = append(args, "idmp", &it.shardID, &it.receipt.IdempotentID)
 		}
 		args = append(t.appendTrim(args, st, it), "*")
-		adds[i] = redis.NewStringCmd(ctx, append(args, it.fields...)...)
+		adds[i] = redis.NewStringCmd(ctx, it.appendFields(args)...)
 		adds[i].SetFirstKeyPos(1)
 		cmds = append(cmds, adds[i])
 	}

@@ -108,7 +108,7 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 func (t *topic) latchCommand(ctx context.Context, st *state, it *item, first bool) server.Command {
 	// The body goes first, and loads the script for those behind it: a server that
 	// does not know it can't refuse one in the middle.
-	args := make([]any, 0, 16+len(it.fields))
+	args := make([]any, 0, 20+len(it.fields))
 	if first {
 		args = append(args, "eval", latchScript)
 	} else {
@@ -118,7 +118,7 @@ func (t *topic) latchCommand(ctx context.Context, st *state, it *item, first boo
 		t.cfg.Window.Duration.Milliseconds(), latchPrint(it))
 	args = t.appendTrim(args, st, it)
 	args = append(args, "*")
-	return server.NewCommand(ctx, 3, append(args, it.fields...)...)
+	return server.NewCommand(ctx, 3, it.appendFields(args)...)
 }
 
 // latchPrint bounds what a user's fingerprint may put into every latch.

@@ -28,10 +28,16 @@ type Layout struct {
 	Mode Mode
 	// Shards is the number of producer IDs for each logical producer.
 	Shards int
+	// Duration is the window that the stream gets when it is made; 0 in mode Latch,
+	// where each publisher's own is the time to live of its latches.
+	Duration time.Duration
 }
 
 func (l Layout) fields() []any {
-	return []any{"mode", l.Mode.String(), "shards", strconv.Itoa(l.Shards), "hash", strconv.Itoa(hashVersion)}
+	return []any{
+		"mode", l.Mode.String(), "shards", strconv.Itoa(l.Shards), "hash", strconv.Itoa(hashVersion),
+		"duration", strconv.FormatInt(int64(l.Duration/time.Second), 10),
+	}
 }
 
 // parseLayout reads the record; it is zero where there is none.
@@ -50,7 +56,11 @@ func parseLayout(fields map[string]string) (Layout, error) {
 	if fields["hash"] != strconv.Itoa(hashVersion) {
 		return Layout{}, fmt.Errorf("%w: hash version %q; this library knows %d", ErrLayout, fields["hash"], hashVersion)
 	}
-	return Layout{Mode: mode, Shards: shards}, nil
+	seconds, err := strconv.ParseInt(fields["duration"], 10, 64)
+	if err != nil || seconds < 0 || seconds > int64(maxDuration/time.Second) || (seconds == 0) != (mode == Latch) {
+		return Layout{}, fmt.Errorf("%w: a duration of %q seconds", ErrLayout, fields["duration"])
+	}
+	return Layout{Mode: mode, Shards: shards, Duration: time.Duration(seconds) * time.Second}, nil
 }
 
 // state is what is known of a topic that was set up. It does not change.
@@ -62,6 +72,16 @@ type state struct {
 	duration, maxSize int64
 	server            server.Info
 	clockOffset       time.Duration
+	producerID        string   // Config's
+	shardIDs          []string // its producer IDs on the wire
+}
+
+// shardID is the producer ID on the wire.
+func (s *state) shardID(producer string, shard int) string {
+	if producer == s.producerID {
+		return s.shardIDs[shard]
+	}
+	return shardID(producer, shard)
 }
 
 // setupState is the part of a topic that knows whether it was set up.
@@ -129,14 +149,19 @@ func (t *topic) setUp(ctx context.Context) (*state, error) {
 		if err != nil {
 			return nil, err
 		}
+		st.producerID = t.engine.cfg.ProducerID
+		for shard := range st.layout.Shards {
+			st.shardIDs = append(st.shardIDs, shardID(st.producerID, shard))
+		}
 		t.tellLayout(st.layout)
 		t.tellWindow(st)
 		return st, nil
 	}
 }
 
-// setUpOnce reads what is there and completes it. Existing settings of a stream
-// that tracks ids stay: another value would make the server forget those ids.
+// setUpOnce reads what is there and completes it. The stream gets the window of the
+// layout record, whoever sets it up; but existing settings of a stream that tracks
+// ids stay, since another value would make the server forget those ids.
 func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 	layoutKey := slot.LayoutKey(t.name)
 	fields, err := tx.HGetAll(ctx, layoutKey).Result()
@@ -173,7 +198,7 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 			cmds = append(cmds, server.NewCommand(ctx, 1, "hincrby", layoutKey, "generation", 1))
 		}
 	}
-	duration := int64(t.cfg.Window.Duration / time.Second)
+	duration := int64(layout.Duration / time.Second)
 	if layout.Mode != Latch && stream.IIDsTracked == 0 && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxShardEntries) {
 		cmds = append(cmds, server.NewCommand(ctx, 1, "xcfgset", t.name, "idmp-duration", duration, "idmp-maxsize", maxShardEntries))
 		st.duration, st.maxSize = duration, maxShardEntries
@@ -226,6 +251,9 @@ func (t *topic) wanted(info server.Info) Layout {
 	if mode == IDMP {
 		l.Shards = shardsFor(t.cfg.Window.Entries)
 	}
+	if mode != Latch {
+		l.Duration = t.cfg.Window.Duration
+	}
 	return l
 }
 
@@ -250,8 +278,8 @@ func effectiveWindow(l Layout, duration, maxSize int64, wanted Window) Window {
 
 func (t *topic) tellLayout(have Layout) {
 	wanted := t.wanted(server.Info{IDMP: have.Mode != Latch})
-	if have == wanted {
-		return
+	if have.Mode == wanted.Mode && have.Shards == wanted.Shards {
+		return // a difference of the window alone is tellWindow's
 	}
 	t.engine.logger.Error("Topic has another layout than configured; obeying it", nil, watermill.LogFields{
 		"topic": t.name, "mode": have.Mode.String(), "shards": have.Shards,
@@ -270,7 +298,10 @@ func (t *topic) tellWindow(st *state) {
 	ev := WindowEvent{Topic: t.name, Kind: WindowEffective, Wanted: t.cfg.Window, Effective: st.window}
 	fields := watermill.LogFields{
 		"topic": t.name, "mode": st.layout.Mode.String(), "shards": st.layout.Shards, "server": st.server.String(),
-		"window": st.window.Duration.String(), "window_entries": st.window.Entries,
+		"window": st.window.Duration.String(),
+	}
+	if st.window.Entries > 0 {
+		fields["window_entries"] = st.window.Entries
 	}
 	t.engine.logger.Info("Publishing idempotently", fields)
 	t.engine.onWindow(ev)

@@ -83,35 +83,29 @@ func (p *Publisher) Send(ctx context.Context, topic string, msgs ...*message.Mes
 }
 
 func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Message) ([]Receipt, error) {
-	receipts := make([]Receipt, len(msgs))
-	for i, msg := range msgs {
-		receipts[i].Topic = topic
-		if msg != nil {
-			receipts[i].MessageUUID = msg.UUID
-		}
+	if len(msgs) == 0 {
+		return []Receipt{}, nil
 	}
-	fail := func(err error) ([]Receipt, error) {
-		for i := range receipts {
-			receipts[i].Err = err
+	err := checkTopic(topic)
+	if err == nil && (p.closed.Load() || !p.engine.begin()) {
+		err = ErrClosed
+	}
+	if err != nil {
+		receipts := make([]Receipt, len(msgs))
+		for i, msg := range msgs {
+			receipts[i] = Receipt{Topic: topic, Err: err}
+			if msg != nil {
+				receipts[i].MessageUUID = msg.UUID
+			}
 		}
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
-	if len(msgs) == 0 {
-		return receipts, nil
-	}
-	if err := checkTopic(topic); err != nil {
-		return fail(permanent(err))
-	}
-	if p.closed.Load() || !p.engine.begin() {
-		return fail(ErrClosed)
-	}
 	defer p.engine.end()
 	t := p.engine.topic(topic)
-	items, err := t.encodeAll(ctx, msgs, receipts)
-	if err != nil {
-		return receipts, err
+	items, receipts := t.encodeAll(ctx, msgs)
+	if receipts == nil {
+		receipts = p.engine.deliver(ctx, t, items)
 	}
-	receipts = p.engine.deliver(ctx, t, items)
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
@@ -169,9 +163,9 @@ func joinContexts(msgs []*message.Message) (context.Context, context.CancelFunc)
 func checkTopic(name string) error {
 	switch {
 	case name == "":
-		return errors.New("the topic is empty")
+		return permanent(errors.New("the topic is empty"))
 	case slot.IsReserved(name):
-		return fmt.Errorf("topic %q is a name that this library keeps for itself beside a stream", name)
+		return permanent(fmt.Errorf("topic %q is a name that this library keeps for itself beside a stream", name))
 	}
 	return nil
 }

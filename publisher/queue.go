@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,7 +16,7 @@ const (
 	// Two flights a topic keep the server busy while replies are on their way. One
 	// that is late, since its connection is stalled, does not count, so that it
 	// does not block the topic.
-	flights    = 2
+	flights    = 3
 	maxFlights = 8
 	lateAfter  = 100 * time.Millisecond
 )
@@ -26,6 +27,7 @@ const (
 type topic struct {
 	engine *engine
 	name   string
+	key    any // name, as an argument of commands
 	cfg    Topic
 	maxlen int64
 
@@ -44,7 +46,7 @@ type topic struct {
 type flight struct{ since time.Time }
 
 func newTopic(e *engine, name string) *topic {
-	t := &topic{engine: e, name: name, flying: make(map[*flight]struct{}), producers: make(map[string]struct{})}
+	t := &topic{engine: e, name: name, key: name, flying: make(map[*flight]struct{}), producers: make(map[string]struct{})}
 	t.cfg, t.maxlen = e.cfg.forTopic(name)
 	return t
 }
@@ -73,6 +75,9 @@ func (t *topic) enqueue(c *call) {
 func (t *topic) fly(f *flight) {
 	defer t.engine.running.Done()
 	for {
+		// Let callers that are about to queue do so: an idle machine does not notice,
+		// a busy one gets larger batches.
+		runtime.Gosched()
 		batch := t.take(f)
 		if batch == nil {
 			return
@@ -114,8 +119,8 @@ func (t *topic) take(f *flight) []*call {
 
 func (c *call) bytes() int {
 	n := 0
-	for _, it := range c.items {
-		n += it.size
+	for i := range c.items {
+		n += c.items[i].size
 	}
 	return n
 }
@@ -126,7 +131,18 @@ type part struct {
 	start, end int
 }
 
-func (p part) items() []*item { return p.call.items[p.start:p.end] }
+func (p part) items() []item { return p.call.items[p.start:p.end] }
+
+// appendOpen adds the items that are not done. The caller holds the call's mu.
+func (p part) appendOpen(list []*item) []*item {
+	items := p.items()
+	for i := range items {
+		if !items[i].done {
+			list = append(list, &items[i])
+		}
+	}
+	return list
+}
 
 func wholeCalls(calls []*call) []part {
 	parts := make([]part, len(calls))
@@ -150,8 +166,8 @@ func (t *topic) sendCall(c *call) {
 		t.sendParts([]part{{c, start, end}})
 		if err := c.firstGap(start, end); err != nil {
 			c.mu.Lock()
-			for _, it := range c.items[end:] {
-				c.finish(t.engine, it, func(r *Receipt) { r.Err = notSent(errBehindFailed) })
+			for i := range c.items[end:] {
+				c.finish(t.engine, &c.items[end+i], func(r *Receipt) { r.Err = notSent(errBehindFailed) })
 			}
 			c.mu.Unlock()
 			return

@@ -13,11 +13,13 @@ import (
 type Verdict uint8
 
 const (
-	// Unknown is the verdict of a message that failed.
+	// Unknown: it could not be found out, or nothing was sent. The receipt has an
+	// error.
 	Unknown Verdict = iota
 	// Added: the entry is new.
 	Added
-	// Duplicate: the event was in the stream before; nothing was added.
+	// Duplicate: the key was in the stream before; nothing was added. With a
+	// [ConflictError] in the receipt it was there with another content.
 	Duplicate
 	// OriginalGone: the key was used, and its entry has been deleted or trimmed
 	// since; nothing was added. Who did not read it in time does not get it.
@@ -78,11 +80,19 @@ func ReceiptOf(msg *message.Message) (Receipt, bool) {
 	return Receipt{}, false
 }
 
-// holder is the place for a message's receipt, on the message's context. It names
-// its owner: a message built on the context of another one inherits the holder.
+// holder is a context with a place for a message's receipt. It names its owner: a
+// message built on the context of another one inherits the holder.
 type holder struct {
-	owner   *message.Message
-	receipt atomic.Pointer[Receipt]
+	context.Context //nolint:containedctx // it is one
+	owner           *message.Message
+	receipt         atomic.Pointer[Receipt]
+}
+
+func (h *holder) Value(key any) any {
+	if key == receiptKey {
+		return h
+	}
+	return h.Context.Value(key)
 }
 
 // holderOf gives msg a holder. It runs in the goroutine of the caller, before
@@ -91,8 +101,8 @@ func holderOf(msg *message.Message) *holder {
 	if h, ok := msg.Context().Value(receiptKey).(*holder); ok && h.owner == msg {
 		return h
 	}
-	h := &holder{owner: msg}
-	msg.SetContext(context.WithValue(msg.Context(), receiptKey, h))
+	h := &holder{Context: msg.Context(), owner: msg}
+	msg.SetContext(h)
 	return h
 }
 

@@ -3,7 +3,6 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -77,10 +76,14 @@ func (t *topic) try(parts []part) error {
 	if err != nil {
 		return err
 	}
-	var items []*item
+	size := 0
+	for _, p := range parts {
+		size += p.end - p.start
+	}
+	items := make([]*item, 0, size)
 	from := make([]int, len(parts)+1)
 	for i, p := range parts {
-		items = append(items, t.board(p)...)
+		items = t.board(st, p, items)
 		from[i+1] = len(items)
 	}
 	if len(items) == 0 {
@@ -102,32 +105,35 @@ func (t *topic) try(parts []part) error {
 	return err
 }
 
-// board takes the open items of a part along and marks them as sent. The items of
+// board adds the open items of a part to list and notes how they are sent. The items of
 // a caller who is gone stay behind: those never sent are done, and the outcome of
 // the others remains unknown.
-func (t *topic) board(p part) []*item {
+func (t *topic) board(st *state, p part, list []*item) []*item {
 	c := p.call
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.abandoned {
-		for _, it := range p.items() {
+		for _, it := range p.appendOpen(nil) {
 			c.finish(t.engine, it, func(r *Receipt) { describe(r, it); r.Err = ErrOutcomeUnknown })
 		}
-		return nil
+		return list
 	}
 	c.sent = max(c.sent, p.end)
-	return p.open()
-}
-
-func (p part) open() []*item {
-	return slices.DeleteFunc(slices.Clone(p.items()), func(it *item) bool { return it.done })
+	before := len(list)
+	list = p.appendOpen(list)
+	for _, it := range list[before:] {
+		it.mode = st.layout.Mode
+		it.shardID = st.shardID(it.producer, shardOf(it.receipt.Key, st.layout.Shards))
+		it.attempts++
+	}
+	return list
 }
 
 func countOpen(parts []part) int {
 	n := 0
 	for _, p := range parts {
 		p.call.mu.Lock()
-		n += len(p.open())
+		n += len(p.appendOpen(nil))
 		p.call.mu.Unlock()
 	}
 	return n
@@ -138,7 +144,7 @@ func countOpen(parts []part) int {
 func (t *topic) fail(parts []part, err error) {
 	for _, p := range parts {
 		p.call.mu.Lock()
-		for _, it := range p.items() {
+		for _, it := range p.appendOpen(nil) {
 			p.call.finish(t.engine, it, func(r *Receipt) {
 				describe(r, it)
 				if it.lost {
@@ -157,8 +163,8 @@ func (t *topic) fail(parts []part, err error) {
 func (c *call) firstGap(start, end int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, it := range c.items[start:end] {
-		if err := it.receipt.Err; err != nil && !errors.Is(err, ErrConflict) {
+	for i := start; i < end; i++ {
+		if err := c.items[i].receipt.Err; err != nil && !errors.Is(err, ErrConflict) {
 			return err
 		}
 	}

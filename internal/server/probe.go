@@ -24,7 +24,7 @@ type Info struct {
 // String is for logs and error texts: "redis 8.6.3", "valkey 9.1.2".
 func (i Info) String() string {
 	if i.Version == "" {
-		return "a server that hides its version"
+		return "a server that does not tell its version"
 	}
 	return i.Name + " " + i.Version
 }

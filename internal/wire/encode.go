@@ -1,11 +1,12 @@
 package wire
 
 import (
-	"bytes"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/vmihailenco/msgpack"
 )
 
 // Fields are names and values of an entry, in order, as arguments of XADD. Names
@@ -20,43 +21,89 @@ type Fields []any
 // Metadata whose name begins with idempotency_child_key is left out. A metadata
 // field named like the UUID's field is refused, as watermill-redisstream does.
 func Encode(msg *message.Message, md message.Metadata) (Fields, error) {
-	if md.Get(FieldUUID) != "" {
-		return nil, fmt.Errorf("metadata %q of message %q: the name is reserved for the message UUID", FieldUUID, msg.UUID)
-	}
-	encoded, err := encodeMetadata(md)
+	encoded, err := encodeMetadata(md, nil)
 	if err != nil {
 		return nil, fmt.Errorf("metadata of message %q: %w", msg.UUID, err)
 	}
 	return Fields{
 		FieldUUID, msg.UUID,
-		FieldMetadata, encoded,
+		FieldMetadata, []byte(encoded),
 		FieldPayload, []byte(msg.Payload),
 	}, nil
 }
 
-// encodeMetadata makes a MessagePack map with sorted names; no metadata is an
-// empty value, not an empty map, as watermill-redisstream has it.
-func encodeMetadata(md map[string]string) ([]byte, error) {
-	size, hidden := 8, false
+// Extra is a metadata field that goes along with a message's own.
+type Extra struct{ Name, Value string }
+
+// EncodeMetadata makes the value of the metadata field: that of md with extra in it,
+// whatever md has under its name.
+func EncodeMetadata(md message.Metadata, extra Extra) (string, error) {
+	return encodeMetadata(md, &extra)
+}
+
+// encodeMetadata makes a MessagePack map with sorted names; no metadata is an empty
+// value, not an empty map, as watermill-redisstream has it.
+//
+// A map of strings takes three forms of MessagePack. Written directly they cost a
+// quarter of what the library takes, on the path of every message; the tests compare
+// the bytes with the library's.
+func encodeMetadata(md message.Metadata, extra *Extra) (string, error) {
+	if md.Get(FieldUUID) != "" {
+		return "", fmt.Errorf("the name %q is reserved for the message UUID", FieldUUID)
+	}
+	var few [16]string
+	names, size := few[:0], 16
+	if extra != nil {
+		names = append(names, extra.Name)
+		size += len(extra.Name) + len(extra.Value)
+	}
 	for name, value := range md {
-		size += len(name) + len(value) + 6
-		hidden = hidden || isNeverSent(name)
-	}
-	if hidden {
-		sent := make(map[string]string, len(md))
-		for name, value := range md {
-			if !isNeverSent(name) {
-				sent[name] = value
-			}
+		if !isNeverSent(name) && (extra == nil || name != extra.Name) {
+			names = append(names, name)
+			size += len(name) + len(value) + 10
 		}
-		md = sent
 	}
-	if len(md) == 0 {
-		return []byte{}, nil
+	if len(names) == 0 {
+		return "", nil
 	}
-	buf := bytes.NewBuffer(make([]byte, 0, size))
-	if err := msgpack.NewEncoder(buf).SortMapKeys(true).Encode(md); err != nil {
-		return nil, err
+	slices.Sort(names)
+	var b builder
+	b.Grow(size)
+	b.head(len(names), 0x80, 15, 0xde)
+	for _, name := range names {
+		value := md[name]
+		if extra != nil && name == extra.Name {
+			value = extra.Value
+		}
+		b.string(name)
+		b.string(value)
 	}
-	return buf.Bytes(), nil
+	return b.String(), nil
+}
+
+// builder writes MessagePack.
+type builder struct{ strings.Builder }
+
+// string writes a fixstr, str 8, str 16 or str 32.
+func (b *builder) string(s string) {
+	if n := len(s); n > 31 && n <= math.MaxUint8 {
+		b.WriteByte(0xd9)
+		b.WriteByte(byte(n))
+	} else {
+		b.head(n, 0xa0, 31, 0xda)
+	}
+	b.WriteString(s)
+}
+
+// head writes a length: in the fixed form up to most, else in 16 or 32 bits, whose
+// codes follow each other.
+func (b *builder) head(n int, fixed byte, most int, code16 byte) {
+	switch {
+	case n <= most:
+		b.WriteByte(fixed | byte(n))
+	case n <= math.MaxUint16:
+		b.Write([]byte{code16, byte(n >> 8), byte(n)})
+	default:
+		b.Write([]byte{code16 + 1, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+	}
 }

@@ -5,6 +5,7 @@ package bench_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -108,13 +109,16 @@ func subjects() []subject {
 func BenchmarkPublish(b *testing.B) {
 	for _, s := range subjects() {
 		b.Run("call-of-1000/"+s.name, func(b *testing.B) {
-			run(b, s, 1000, func(b *testing.B, p message.Publisher, topic string) {
+			const calls, each = 20, 1000
+			run(b, s, calls*each, func(b *testing.B, p message.Publisher, topic string) {
 				for b.Loop() {
 					b.StopTimer()
-					msgs := newMessages(1000)
+					msgs := newMessages(calls * each)
 					b.StartTimer()
-					if err := p.Publish(topic, msgs...); err != nil {
-						b.Fatal(err)
+					for call := range slices.Chunk(msgs, each) {
+						if err := p.Publish(topic, call...); err != nil {
+							b.Fatal(err)
+						}
 					}
 				}
 			})
@@ -133,14 +137,17 @@ func BenchmarkPublish(b *testing.B) {
 	}
 	for _, s := range subjects() {
 		b.Run("64-goroutines/"+s.name, func(b *testing.B) {
-			const goroutines, each = 64, 50
+			const goroutines, each = 64, 500
 			run(b, s, goroutines*each, func(b *testing.B, p message.Publisher, topic string) {
 				for b.Loop() {
+					b.StopTimer()
+					msgs := newMessages(goroutines * each)
+					b.StartTimer()
 					var wg sync.WaitGroup
-					for range goroutines {
+					for mine := range slices.Chunk(msgs, each) {
 						wg.Go(func() {
-							for range each {
-								if err := p.Publish(topic, newMessage()); err != nil {
+							for _, msg := range mine {
+								if err := p.Publish(topic, msg); err != nil {
 									b.Error(err)
 								}
 							}

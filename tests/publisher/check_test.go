@@ -34,7 +34,7 @@ func TestCheck(t *testing.T) {
 			t.Errorf("before %+v\nafter  %+v", b, a)
 		}
 		if s.Kind().HasIDMP() {
-			if a.Layout != (publisher.Layout{Mode: publisher.IDMP, Shards: 6}) || a.Window.Entries < 50_000 {
+			if a.Layout != (publisher.Layout{Mode: publisher.IDMP, Shards: 6, Duration: time.Hour}) || a.Window.Entries < 50_000 {
 				t.Errorf("%+v", a)
 			}
 			if d := after.Lasts(float64(a.Window.Entries) / 60); d != time.Minute {
