@@ -29,10 +29,13 @@ func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, add
 		}
 		for _, i := range pending {
 			o := &outcomes[i]
-			if msg, ok := originals[o.entryID]; ok {
-				t.judge(items[i], o, msg, added)
-			} else {
+			switch original, ok := originals[o.entryID]; {
+			case !ok:
 				o.known, o.verdict = true, OriginalGone
+			case original.err != nil:
+				o.known, o.err = true, permanent(original.err)
+			default:
+				t.judge(items[i], o, original.msg, added)
 			}
 		}
 		ids, pending, size = nil, nil, 0
@@ -107,9 +110,15 @@ func newRangeCommand(ctx context.Context, topic, id string) rangeCommand {
 	return rangeCommand{cmd}
 }
 
-// originals reads entries. It does so in a transaction, which goes to the master
+// original is an entry that was read back: a message, or why it is none.
+type original struct {
+	msg *message.Message
+	err error
+}
+
+// originals reads entries; those that are gone are not in the map. It does so in a transaction, which goes to the master
 // whatever reads the client sends to replicas.
-func (t *topic) originals(ids []string) (map[string]*message.Message, error) {
+func (t *topic) originals(ids []string) (map[string]original, error) {
 	ctx := t.engine.ctx
 	cmds := make([]redis.Cmder, 0, len(ids))
 	ranges := make(map[string]rangeCommand, len(ids))
@@ -123,14 +132,11 @@ func (t *topic) originals(ids []string) (map[string]*message.Message, error) {
 	if err := server.FirstError(err, cmds); err != nil {
 		return nil, err
 	}
-	originals := make(map[string]*message.Message, len(ids))
+	originals := make(map[string]original, len(ids))
 	for id, cmd := range ranges {
 		for _, entry := range cmd.Val() {
 			msg, err := t.engine.decode(t.name, id, entry.Values)
-			if err != nil {
-				return nil, err
-			}
-			originals[id] = msg
+			originals[id] = original{msg, err}
 		}
 	}
 	return originals, nil

@@ -91,7 +91,7 @@ func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) ([]item,
 	if bad < 0 {
 		return items, nil
 	}
-	other := notSent(errors.New("another message of the call can't be sent"))
+	other := notSent(errOther)
 	if IsPermanent(items[bad].receipt.Err) {
 		other = permanent(other)
 	}

@@ -3,7 +3,6 @@ package publisher
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
@@ -47,6 +46,10 @@ var (
 	ErrProducerID = errors.New("invalid producer ID")
 )
 
+// errOther is the reason of a message that was not sent because of another one of
+// its call.
+var errOther = errors.New("another message of the call failed")
+
 // ConflictError says that a key was published with two contents. The first one
 // stays in the stream. It matches [ErrConflict].
 type ConflictError struct {
@@ -81,11 +84,21 @@ type PublishError struct {
 }
 
 func (e *PublishError) Error() string {
-	failed := e.Unwrap()
-	first := slices.IndexFunc(e.Receipts, func(r Receipt) bool { return r.Err != nil })
-	text := fmt.Sprintf("publish to %q: message %s: %v", e.Topic, e.Receipts[first].MessageUUID, failed[0])
+	failed := 0
+	var cause Receipt
+	for _, r := range e.Receipts {
+		if r.Err == nil {
+			continue
+		}
+		failed++
+		// What failed only because of another message explains nothing.
+		if cause.Err == nil || errors.Is(cause.Err, errOther) && !errors.Is(r.Err, errOther) {
+			cause = r
+		}
+	}
+	text := fmt.Sprintf("publish to %q: message %s: %v", e.Topic, cause.MessageUUID, cause.Err)
 	if len(e.Receipts) > 1 {
-		text += fmt.Sprintf(" (first of %d failed among %d messages)", len(failed), len(e.Receipts))
+		text += fmt.Sprintf(" (%d of %d messages failed)", failed, len(e.Receipts))
 	}
 	return text
 }

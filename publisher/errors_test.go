@@ -44,7 +44,7 @@ func TestPublishErrorNamesWhatFailed(t *testing.T) {
 	if !errors.Is(err, ErrNotSent) || !errors.Is(err, ErrConflict) || !errors.As(err, &conflict) || conflict.Field != "$.amount" {
 		t.Errorf("%v does not match", err)
 	}
-	for _, want := range []string{`"orders"`, "2 failed among 3", "message b"} {
+	for _, want := range []string{`"orders"`, "2 of 3", "message b"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("no %q in %q", want, err)
 		}

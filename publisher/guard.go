@@ -120,7 +120,7 @@ func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, err 
 	unseen := err
 	switch {
 	case slices.ContainsFunc(tickets, func(k *ticket) bool { return k.receipt != nil }):
-		unseen = errBehindFailed
+		unseen = errOther
 	case err == nil || errors.Is(err, context.Canceled):
 		unseen = permanent(fmt.Errorf("%w: %T does not write through Guard.Client", ErrUnguarded, p.Publisher))
 	}

@@ -167,7 +167,7 @@ func (t *topic) sendCall(c *call) {
 		if err := c.firstGap(start, end); err != nil {
 			c.mu.Lock()
 			for i := range c.items[end:] {
-				c.finish(t.engine, &c.items[end+i], func(r *Receipt) { r.Err = notSent(errBehindFailed) })
+				c.finish(t.engine, &c.items[end+i], func(r *Receipt) { r.Err = notSent(errOther) })
 			}
 			c.mu.Unlock()
 			return

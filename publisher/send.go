@@ -12,8 +12,7 @@ import (
 )
 
 var (
-	errBehindFailed = errors.New("an earlier message of the call failed, and order would be lost")
-	errRetryEnded   = errors.New("no try succeeded within Config.RetryFor")
+	errRetryEnded = errors.New("no try succeeded within Config.RetryFor")
 
 	// errStale: the stream is not there, or the layout is not the known one. Nothing
 	// was written; set up and send again.

@@ -85,3 +85,26 @@ func TestOverflow(t *testing.T) {
 		t.Error("reports are not limited as they should be")
 	}
 }
+
+// A producer a day ahead would trim everything if it went by its own clock.
+func TestMaxAgeGoesByTheServersClock(t *testing.T) {
+	c := good(t)
+	c.MaxAge = time.Hour
+	p, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	st := &state{clockOffset: -24 * time.Hour} // our clock is a day ahead of the server's
+	args := p.engine.topic("orders").appendTrim(nil, st, &item{})
+	want := time.Now().Add(-25 * time.Hour)
+	if len(args) != 3 || args[0] != "minid" || args[1] != "~" {
+		t.Fatalf("clause %v", args)
+	}
+	if got := time.UnixMilli(args[2].(int64)); got.Sub(want).Abs() > time.Minute {
+		t.Errorf("trims up to %v, want about %v", got, want)
+	}
+	if age := st.age(server.ID{MS: uint64(time.Now().Add(-24*time.Hour - time.Minute).UnixMilli())}); (age - time.Minute).Abs() > time.Second {
+		t.Errorf("age %v, want a minute", age)
+	}
+}
