@@ -3,26 +3,37 @@
 -- ARGV[1]  group
 -- ARGV[2]  consumer
 -- ARGV[3]  'ack', or 'delete' to delete what all groups have acknowledged
--- ARGV[4…] entry IDs, at most 1,000
+-- ARGV[4]  until when, in milliseconds by the server's clock, nobody can have taken one
+--          of the entries over, since they were renewed; 0 if that is unknown
+-- ARGV[5…] entry IDs, at most 1,000
 -- Returns  the IDs that were refused: not pending for the consumer
 -- Errors   NOGROUP
 --
 -- XACK alone is not fenced: it would remove an entry that another consumer has taken
--- over and works on.
+-- over and works on. Asking for the owner of each entry costs more than acknowledging
+-- it, so it is asked only when the time is up; the server looks at its own clock when it
+-- runs this, however long the command was on its way.
 local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
-local ack, refused = {}, {}
-for i = 4, #ARGV do
+local function acknowledge(count, ...)
+  if ARGV[3] == 'delete' then
+    redis.call('XACKDEL', key, group, 'ACKED', 'IDS', count, ...)
+  else
+    redis.call('XACK', key, group, ...)
+  end
+end
+
+local time = redis.call('TIME')
+if time[1] * 1000 + time[2] / 1000 < tonumber(ARGV[4]) then
+  acknowledge(#ARGV - 4, unpack(ARGV, 5))
+  return {}
+end
+local mine, refused = {}, {}
+for i = 5, #ARGV do
   if #redis.call('XPENDING', key, group, ARGV[i], ARGV[i], 1, consumer) > 0 then
-    ack[#ack + 1] = ARGV[i]
+    mine[#mine + 1] = ARGV[i]
   else
     refused[#refused + 1] = ARGV[i]
   end
 end
-if #ack > 0 then
-  if ARGV[3] == 'delete' then
-    redis.call('XACKDEL', key, group, 'ACKED', 'IDS', #ack, unpack(ack))
-  else
-    redis.call('XACK', key, group, unpack(ack))
-  end
-end
+if #mine > 0 then acknowledge(#mine, unpack(mine)) end
 return refused

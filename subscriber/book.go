@@ -52,6 +52,7 @@ type book struct {
 	shutSince         instant
 	stopping          bool // nothing is handed out any more
 	prepareAt         instant
+	clock             serverClock
 	suspectsOut       int
 	aloneOut          int
 	cautious          bool // until one entry of a dead consumer is settled

@@ -70,7 +70,10 @@ func (s *subscription) handBack(ctx context.Context) {
 		to   string
 		list []handback
 	}{{s.consumer, stay}, {handbackConsumer, back}}
-	tries := 0
+	tries, most := 0, 2
+	if s.outage.health() != nil {
+		most = 1 // the settler has just tried
+	}
 	for _, job := range jobs {
 		for first := true; first && job.to == handbackConsumer || len(job.list) > 0; first = false {
 			batch := job.list[:min(len(job.list), maxBatch)]
@@ -86,7 +89,7 @@ func (s *subscription) handBack(ctx context.Context) {
 				if isNoGroup(err) {
 					return
 				}
-				if tries++; tries > 2 {
+				if tries++; tries >= most {
 					s.logger.Error("Entries could not be handed back; others take them over after MinIdle", err,
 						s.fields(watermill.LogFields{fieldEntries: len(back) + len(stay)}))
 					return

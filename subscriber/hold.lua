@@ -3,7 +3,8 @@
 -- ARGV[1]  group
 -- ARGV[2]  consumer
 -- ARGV[3…] entry IDs, ascending, at most 1,000
--- Returns  {IDs that are not pending for the consumer, IDs whose entry is deleted}
+-- Returns  {IDs that are not pending for the consumer, IDs whose entry is deleted,
+--          the server's time in milliseconds}
 -- Errors   NOGROUP
 --
 -- XCLAIM alone would take entries back from whoever took them over.
@@ -26,4 +27,5 @@ if #claim > 0 then
     if not kept[claim[i]] then gone[#gone + 1] = claim[i] end
   end
 end
-return {lost, gone}
+local time = redis.call('TIME')
+return {lost, gone, time[1] * 1000 + math.floor(time[2] / 1000)}

@@ -84,10 +84,11 @@ func (s *subscription) renew(ctx context.Context, batch []*entry) error {
 	if err != nil {
 		return err
 	}
-	parts, err := list(reply, 2)
+	parts, err := list(reply, 3)
 	if err != nil {
 		return err
 	}
+	s.book.setClock(parts[2])
 	others, err := texts(parts[0])
 	if err != nil {
 		return err

@@ -88,10 +88,11 @@ func (s *subscription) takeOver(ctx context.Context, cursor string) (next string
 		s.needRecovery.Store(true) // it may have taken some
 		return cursor, 0, err
 	}
-	parts, err := list(reply, 4)
+	parts, err := list(reply, 5)
 	if err != nil {
 		return cursor, 0, err
 	}
+	s.book.setClock(parts[4])
 	next, _ = parts[0].(string)
 	if next == "" {
 		next = "0-0"
@@ -208,10 +209,11 @@ func (s *subscription) standBy(ctx context.Context) error {
 		return err
 	}
 	s.outage.over()
-	parts, err := list(reply, 5)
+	parts, err := list(reply, 6)
 	if err != nil {
 		return err
 	}
+	s.book.setClock(parts[5])
 	left, _ := parts[0].(int64)
 	alive, _ := parts[1].(int64)
 	found, err := s.adoptTaken(ctx, parts[2], parts[3], parts[4], sent)

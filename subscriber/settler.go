@@ -70,7 +70,7 @@ func (s *subscription) settle(ctx context.Context) {
 		}
 		select {
 		case <-s.flush:
-			if last++; last > 2 {
+			if last++; last > 1 {
 				s.logger.Error("The server does not take acknowledgements; what is not told will be delivered again", err,
 					s.fields(watermill.LogFields{fieldEntries: len(todo.acks) + len(todo.graves)}))
 				return
@@ -136,8 +136,8 @@ func (s *subscription) work(ctx context.Context, todo *jobs) error {
 
 // ack acknowledges. Entries that turn out not to be ours are refused by the script.
 func (s *subscription) ack(ctx context.Context, batch []*entry) error {
-	args := make([]any, 0, len(batch)+3)
-	args = append(args, s.cfg.Group, s.consumer, s.ackVerb())
+	args := make([]any, 0, len(batch)+4)
+	args = append(args, s.cfg.Group, s.consumer, s.ackVerb(), s.book.serverDeadline(batch))
 	for _, e := range batch {
 		args = append(args, e.name)
 	}

@@ -7,8 +7,8 @@
 -- ARGV[4]  most entries to take
 -- ARGV[5]  consumer that entries are handed back to
 -- ARGV[6]  cursor of the search for dead consumers, '0-0' at first
--- Returns  {next cursor, entries handed back, entries of the dead, IDs of deleted entries},
---          an entry being ID, delivery count
+-- Returns  {next cursor, entries handed back, entries of the dead, IDs of deleted entries,
+--          the server's time in milliseconds}, an entry being ID, delivery count
 -- Errors   NOGROUP
 local key, group, me, idle, most, back = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local returned, dead, gone = {}, {}, {}
@@ -36,4 +36,5 @@ if most > 0 then
   end
   for _, id in ipairs(reply[3] or {}) do gone[#gone + 1] = id end
 end
-return {cursor, returned, dead, gone}
+local time = redis.call('TIME')
+return {cursor, returned, dead, gone, time[1] * 1000 + math.floor(time[2] / 1000)}
