@@ -54,8 +54,15 @@ func Classify(err error) Class {
 }
 
 // FirstError returns the error that explains a failed transaction: the first
-// one of a command that is not just "aborted because of an earlier error".
+// one of a command that is not just "aborted because of an earlier error". A
+// protocol error, such as an argument above proto-max-bulk-len, goes before the
+// loss of the connection that the server closes after it: EXEC was not reached.
 func FirstError(txErr error, cmds []redis.Cmder) error {
+	for _, cmd := range cmds {
+		if redis.HasErrorPrefix(cmd.Err(), "Protocol error") {
+			return cmd.Err()
+		}
+	}
 	for _, cmd := range cmds {
 		if err := cmd.Err(); err != nil && !errors.Is(err, redis.Nil) && !redis.IsExecAbortError(err) {
 			return err

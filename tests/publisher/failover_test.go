@@ -64,9 +64,10 @@ func TestDuplicateWaitsForReplicas(t *testing.T) {
 				}
 			}
 			replica.Freeze()
+			// Each try over a connection of its own, which has written nothing before.
 			for try, verdict := range []publisher.Verdict{publisher.Added, publisher.Duplicate, publisher.Duplicate} {
 				msg := payment(1)
-				err := p.Publish(topic, msg)
+				err := newPublisher(t, primary.Client(), mode(c.mode), minReplicas(1), short).Publish(topic, msg)
 				r, _ := publisher.ReceiptOf(msg)
 				if !errors.Is(err, publisher.ErrNotReplicated) || publisher.IsPermanent(err) || r.Verdict != verdict || r.EntryID == "" {
 					t.Errorf("try %d: %v, receipt %+v", try+1, err, r)

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -130,4 +132,27 @@ func TestLatchRefusedAfterTheAppend(t *testing.T) {
 	}
 	wantEntries(t, s.Client(), topic, 0)
 	wantVerdict(t, mustPublish(t, newPublisher(t, s.Client()), topic, payment(1))[0], publisher.Added)
+}
+
+// An append that the server refuses leaves no latch behind: here since the stream
+// has no IDs left.
+func TestRefusedAppendLeavesNoLatch(t *testing.T) {
+	for _, kind := range []testserver.Kind{testserver.Redis70, testserver.Valkey91} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testserver.Shared(t, kind)
+			client, topic := s.Client(), testserver.Topic(t)
+			p := newPublisher(t, client)
+			last := &redis.XAddArgs{Stream: topic, ID: "18446744073709551615-18446744073709551615", Values: []string{"a", "b"}}
+			if err := client.XAdd(t.Context(), last).Err(); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.Publish(topic, payment(1)); err == nil {
+				t.Fatal("published without an error")
+			}
+			if keys, err := client.Keys(t.Context(), "*"+topic+"*latch*").Result(); err != nil || len(keys) != 0 {
+				t.Errorf("latches %v, %v", keys, err)
+			}
+			wantEntries(t, client, topic, 1)
+		})
+	}
 }

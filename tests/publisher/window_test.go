@@ -233,6 +233,21 @@ func TestOtherSettingsInTheNextVersion(t *testing.T) {
 	wantEntries(t, client, topic, 100)
 }
 
+// The window is part of what the first instance decides: a stream that is made anew
+// gets it again, whoever makes it.
+func TestWindowComesBackWithTheStream(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic := s.Client(), testserver.Topic(t)
+	mustPublish(t, newPublisher(t, client, window(time.Hour, 5000)), topic, payment(1))
+	if err := client.Del(t.Context(), topic).Err(); err != nil {
+		t.Fatal(err)
+	}
+	mustPublish(t, newPublisher(t, client, window(2*time.Hour, 5000)), topic, payment(1))
+	if info := streamInfo(t, client, topic); info.IDMPDuration != 3600 {
+		t.Errorf("stream %+v", info)
+	}
+}
+
 // Another mode asked for than the one that the topic has: it is obeyed, or it is an
 // error where that can't be.
 func TestOtherModeInTheNextVersion(t *testing.T) {
