@@ -6,7 +6,8 @@
 -- ARGV[4]  until when, in milliseconds by the server's clock, nobody can have taken one
 --          of the entries over, since they were renewed; 0 if that is unknown
 -- ARGV[5…] entry IDs, at most 1,000
--- Returns  the IDs that were refused: not pending for the consumer
+-- Returns  {IDs that are pending for another consumer, IDs that are not pending and still
+--          in the stream}; both were left alone
 -- Errors   NOGROUP
 --
 -- XACK alone is not fenced: it would remove an entry that another consumer has taken
@@ -25,15 +26,19 @@ end
 local time = redis.call('TIME')
 if time[1] * 1000 + time[2] / 1000 < tonumber(ARGV[4]) then
   acknowledge(#ARGV - 4, unpack(ARGV, 5))
-  return {}
+  return {{}, {}}
 end
-local mine, refused = {}, {}
+local mine, others, absent = {}, {}, {}
 for i = 5, #ARGV do
-  if #redis.call('XPENDING', key, group, ARGV[i], ARGV[i], 1, consumer) > 0 then
-    mine[#mine + 1] = ARGV[i]
-  else
-    refused[#refused + 1] = ARGV[i]
+  local id = ARGV[i]
+  local row = redis.call('XPENDING', key, group, id, id, 1)[1]
+  if row and row[2] == consumer then
+    mine[#mine + 1] = id
+  elseif row then
+    others[#others + 1] = id
+  elseif #redis.call('XRANGE', key, id, id) > 0 then
+    absent[#absent + 1] = id
   end
 end
 if #mine > 0 then acknowledge(#mine, unpack(mine)) end
-return refused
+return {others, absent}

@@ -3,7 +3,7 @@
 -- ARGV[1]  group
 -- ARGV[2]  consumer
 -- ARGV[3…] entry IDs, ascending, at most 1,000
--- Returns  {IDs that are not pending for the consumer, IDs whose entry is deleted,
+-- Returns  {IDs that are not pending for the consumer and still in the stream, IDs whose entry is deleted,
 --          the server's time in milliseconds}
 -- Errors   NOGROUP
 --
@@ -13,11 +13,17 @@ local mine = {}
 for _, row in ipairs(redis.call('XPENDING', key, group, ARGV[3], ARGV[#ARGV], 1000000, consumer)) do
   mine[row[1]] = true
 end
-local claim, lost = {}, {}
+local claim, lost, gone = {}, {}, {}
 for i = 3, #ARGV do
-  if mine[ARGV[i]] then claim[#claim + 1] = ARGV[i] else lost[#lost + 1] = ARGV[i] end
+  local id = ARGV[i]
+  if mine[id] then
+    claim[#claim + 1] = id
+  elseif #redis.call('XRANGE', key, id, id) > 0 then
+    lost[#lost + 1] = id
+  else
+    gone[#gone + 1] = id -- another consumer's XAUTOCLAIM drops records of deleted entries
+  end
 end
-local gone = {}
 if #claim > 0 then
   claim[#claim + 1] = 'JUSTID'
   local kept = {}

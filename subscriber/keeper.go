@@ -16,8 +16,7 @@ func (s *subscription) keep(ctx context.Context) {
 	defer poll.Stop()
 	beat := time.NewTimer(s.cfg.Heartbeat)
 	defer beat.Stop()
-	cursor := "0-0"
-	for {
+	for n := 0; ; {
 		select {
 		case <-s.settling:
 			return
@@ -32,14 +31,22 @@ func (s *subscription) keep(ctx context.Context) {
 			if s.book.isGated() {
 				continue // standBy takes over
 			}
-			next, _, err := s.takeOver(ctx, cursor)
-			if err != nil {
-				s.failed(err)
-				continue
+			which := "back"
+			if n++; n%s.pollsForAll() == 0 {
+				which = "all"
 			}
-			cursor = next
+			if _, err := s.takeOver(ctx, which); err != nil {
+				s.failed(err)
+			}
 		}
 	}
+}
+
+// pollsForAll is how many times a subscription looks for entries that were handed back
+// before it looks through all that is pending in the group, about every eighth of
+// MinIdle.
+func (s *subscription) pollsForAll() int {
+	return max(int(s.cfg.MinIdle/8/s.pollEvery()), 1)
 }
 
 func (s *subscription) pauseKeeper(until <-chan time.Time) {

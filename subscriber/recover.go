@@ -22,14 +22,12 @@ func (s *subscription) recover(ctx context.Context) error {
 	if s.cfg.Order != OrderNone {
 		return nil // standBy has done it, or the keeper will
 	}
-	cursor := "0-0"
 	for {
-		next, found, err := s.takeOver(ctx, cursor)
+		found, err := s.takeOver(ctx, "all")
 		if err != nil {
 			return err
 		}
-		cursor = next
-		if s.book.spare() == 0 || cursor == "0-0" && found == 0 {
+		if found == 0 || s.book.spare() == 0 {
 			return nil
 		}
 	}
@@ -75,30 +73,25 @@ func (s *subscription) recoverOwn(ctx context.Context) error {
 	}
 }
 
-// takeOver runs the take-over script once from a cursor.
-func (s *subscription) takeOver(ctx context.Context, cursor string) (next string, found int, err error) {
+// takeOver takes over what was handed back, and with which "all" what dead consumers have.
+func (s *subscription) takeOver(ctx context.Context, which string) (found int, err error) {
 	most := s.book.spare()
 	if most == 0 {
-		return cursor, 0, nil
+		return 0, nil
 	}
 	sent := s.book.now()
 	reply, err := takeScript.Run(ctx, s.client, []string{s.topic},
-		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, cursor)
+		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, which)
 	if err != nil {
 		s.needRecovery.Store(true) // it may have taken some
-		return cursor, 0, err
+		return 0, err
 	}
-	parts, err := list(reply, 5)
+	parts, err := list(reply, 4)
 	if err != nil {
-		return cursor, 0, err
+		return 0, err
 	}
-	s.book.setClock(parts[4])
-	next, _ = parts[0].(string)
-	if next == "" {
-		next = "0-0"
-	}
-	found, err = s.adoptTaken(ctx, parts[1], parts[2], parts[3], sent)
-	return next, found, err
+	s.book.setClock(parts[3])
+	return s.adoptTaken(ctx, parts[0], parts[1], parts[2], sent)
 }
 
 // adoptTaken takes in what a script has taken over: entries handed back, entries of

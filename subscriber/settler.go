@@ -146,16 +146,24 @@ func (s *subscription) ack(ctx context.Context, batch []*entry) error {
 		s.noteTried(batch, err)
 		return err
 	}
-	refused, err := texts(reply)
+	parts, err := list(reply, 2)
 	if err != nil {
 		return err
 	}
-	if len(refused) > 0 {
-		not := set(refused)
+	others, err := texts(parts[0])
+	if err != nil {
+		return err
+	}
+	absent, err := texts(parts[1])
+	if err != nil {
+		return err
+	}
+	if len(others)+len(absent) > 0 {
+		theirs, nobodys := set(others), set(absent)
 		var events []OwnershipEvent
 		for _, e := range batch {
 			// After a lost reply it may be our own first try that has done it.
-			if not[e.name] && !e.tried && !e.deleted {
+			if theirs[e.name] || nobodys[e.name] && !e.tried {
 				events = append(events, OwnershipEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Refused: true})
 			}
 		}

@@ -6,35 +6,32 @@
 -- ARGV[3]  idle milliseconds from which an entry may be taken
 -- ARGV[4]  most entries to take
 -- ARGV[5]  consumer that entries are handed back to
--- ARGV[6]  cursor of the search for dead consumers, '0-0' at first
--- Returns  {next cursor, entries handed back, entries of the dead, IDs of deleted entries,
---          the server's time in milliseconds}, an entry being ID, delivery count
+-- ARGV[6]  'all', or 'back' for those handed back alone, which costs next to nothing
+-- Returns  {entries handed back, entries of the dead, IDs of deleted entries, the server's
+--          time in milliseconds}, an entry being ID, delivery count
 -- Errors   NOGROUP
-local key, group, me, idle, most, back = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+--
+-- XAUTOCLAIM does not tell whom it took an entry from, and drops the records of deleted
+-- entries of live consumers, too.
+local key, group, me, idle, most, back = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local returned, dead, gone = {}, {}, {}
-
-local rows = redis.call('XPENDING', key, group, 'IDLE', idle, '-', '+', most, back)
-for _, row in ipairs(rows) do
-  if #redis.call('XCLAIM', key, group, me, idle, row[1], 'JUSTID') > 0 then
-    returned[#returned + 1] = row[1]
-    returned[#returned + 1] = row[4]
-  else
-    redis.call('XACK', key, group, row[1])
-    gone[#gone + 1] = row[1]
-  end
+local rows
+if ARGV[6] == 'all' then
+  rows = redis.call('XPENDING', key, group, 'IDLE', idle, '-', '+', most)
+else
+  rows = redis.call('XPENDING', key, group, 'IDLE', idle, '-', '+', most, back)
 end
-
-local cursor = ARGV[6]
-most = most - #rows
-if most > 0 then
-  local reply = redis.call('XAUTOCLAIM', key, group, me, idle, cursor, 'COUNT', most, 'JUSTID')
-  cursor = reply[1]
-  for _, id in ipairs(reply[2]) do
-    local row = redis.call('XPENDING', key, group, id, id, 1)[1]
-    dead[#dead + 1] = id
-    dead[#dead + 1] = row[4]
+for _, row in ipairs(rows) do
+  local id = row[1]
+  local list = dead
+  if row[2] == back then list = returned end
+  if #redis.call('XCLAIM', key, group, me, idle, id, 'JUSTID') > 0 then
+    list[#list + 1] = id
+    list[#list + 1] = row[4]
+  else
+    redis.call('XACK', key, group, id)
+    gone[#gone + 1] = id
   end
-  for _, id in ipairs(reply[3] or {}) do gone[#gone + 1] = id end
 end
 local time = redis.call('TIME')
-return {cursor, returned, dead, gone, time[1] * 1000 + math.floor(time[2] / 1000)}
+return {returned, dead, gone, time[1] * 1000 + math.floor(time[2] / 1000)}

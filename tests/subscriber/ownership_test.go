@@ -1,0 +1,370 @@
+package subscriber_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
+)
+
+func pendingRows(t testing.TB, client redis.UniversalClient, topic string) []redis.XPendingExt {
+	t.Helper()
+	rows, err := client.XPendingExt(context.Background(), &redis.XPendingExtArgs{
+		Stream: topic, Group: "billing", Start: "-", End: "+", Count: 10_000,
+	}).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows
+}
+
+// Scenario 34.
+func TestHandlerSlowerThanMinIdle(t *testing.T) {
+	for _, consumers := range []int{1, 3} {
+		t.Run(fmt.Sprintf("consumers-%d", consumers), func(t *testing.T) {
+			testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+				client, topic := s.Client(), testserver.Topic(t)
+				publish(t, client, topic, "slow")
+				fast := func(c *subscriber.Config) { c.MinIdle = 400 * time.Millisecond }
+				first, _ := subscribe(t, newSubscriber(t, client, fast), topic)
+				msg := receive(t, first)
+				merged := make(chan string, 10)
+				for range consumers - 1 {
+					other, _ := subscribe(t, newSubscriber(t, client, fast), topic)
+					go func() {
+						for m := range other {
+							merged <- string(m.Payload)
+							m.Ack()
+						}
+					}()
+				}
+				select {
+				case <-first:
+					t.Fatal("handed out twice to the same consumer")
+				case p := <-merged:
+					t.Fatalf("another consumer got %q", p)
+				case <-time.After(1600 * time.Millisecond):
+				}
+				if err := msg.Context().Err(); err != nil {
+					t.Errorf("context ended: %v", context.Cause(msg.Context()))
+				}
+				rows := pendingRows(t, client, topic)
+				if len(rows) != 1 || rows[0].RetryCount != 1 {
+					t.Errorf("pending %+v", rows)
+				}
+				msg.Ack()
+				wantPending(t, client, topic, "billing", 0)
+			})
+		})
+	}
+}
+
+// Scenario 35, cut off: the handler's context ends by its own clock before another
+// consumer may start. Then its acknowledgement is refused.
+func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		link := faultlink.New(t, s.Addr())
+		client, topic := s.Client(), testserver.Topic(t)
+		publish(t, client, topic, "m", "read ahead")
+		fast := func(c *subscriber.Config) { c.MinIdle = time.Second }
+		var lost eventLog[subscriber.OwnershipEvent]
+		behind := link.Client(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond })
+		cut, _ := subscribe(t, newSubscriber(t, behind, fast, func(c *subscriber.Config) {
+			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.add}}
+		}), topic)
+		msg := receive(t, cut)
+		link.Stall(faultlink.Both)
+		other, _ := subscribe(t, newSubscriber(t, client, fast), topic)
+		taken := receive(t, other)
+		began := time.Now()
+		select {
+		case <-msg.Context().Done():
+		default:
+			t.Error("another consumer started while the context was alive")
+		}
+		if cause := context.Cause(msg.Context()); !errors.Is(cause, subscriber.ErrOwnershipLost) {
+			t.Errorf("context ended by %v", cause)
+		}
+		if d, _ := subscriber.DeliveryOf(taken); string(taken.Payload) != "m" || d.Count() != 1 {
+			t.Errorf("the other got %q with count %d", taken.Payload, d.Count())
+		}
+		// What the cut off one has read ahead does not go out either.
+		msg.Ack()
+		wantNone(t, cut, 300*time.Millisecond)
+		link.Heal()
+		testserver.Eventually(t, within, func() error {
+			for _, ev := range lost.all() {
+				if ev.Refused {
+					return nil
+				}
+			}
+			return fmt.Errorf("acknowledgement was not refused: %+v", lost.all())
+		})
+		rows := pendingRows(t, client, topic)
+		if len(rows) != 2 {
+			t.Errorf("pending %+v after %v", rows, time.Since(began))
+		}
+		taken.Ack()
+		receive(t, other).Ack()
+		wantPending(t, client, topic, "billing", 0)
+		wantNone(t, cut, 100*time.Millisecond)
+	})
+}
+
+// An acknowledgement that was on its way when the link stalled, and arrives after
+// another consumer has taken the entry over, does not remove it from that one.
+func TestLateAckIsRefused(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		link := faultlink.New(t, s.Addr())
+		client, topic := s.Client(), testserver.Topic(t)
+		publish(t, client, topic, "m")
+		fast := func(c *subscriber.Config) { c.MinIdle = time.Second }
+		behind := link.Client(func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
+		cut, _ := subscribe(t, newSubscriber(t, behind, fast), topic)
+		msg := receive(t, cut)
+		link.Stall(faultlink.Requests)
+		msg.Ack() // sent while ownership is fresh; the server gets it much later
+		other, _ := subscribe(t, newSubscriber(t, client, fast), topic)
+		taken := receive(t, other)
+		link.Resume()
+		for range 20 { // the late command has run when others on the link have
+			if err := behind.Ping(context.Background()).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Client().XPending(context.Background(), topic, "billing").Err(); err != nil {
+			t.Fatal(err)
+		}
+		wantPending(t, client, topic, "billing", 1)
+		select {
+		case <-taken.Context().Done():
+			t.Error("the new owner lost the entry")
+		case <-time.After(400 * time.Millisecond):
+		}
+		wantPending(t, client, topic, "billing", 1)
+		taken.Ack()
+		wantPending(t, client, topic, "billing", 0)
+	})
+}
+
+// Scenario 35: the entry is taken over while the consumer lives (its clock and the
+// other's disagree, or an operator moved it). Nothing is stolen back.
+func TestTakenOverWhileAlive(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		ids := publish(t, client, topic, "in flight", "read ahead", "stays")
+		var lost eventLog[subscriber.OwnershipEvent]
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.MinIdle = time.Second
+			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.add}}
+		}), topic)
+		msg := receive(t, messages)
+		if err := client.XClaimJustID(ctx, &redis.XClaimArgs{Stream: topic, Group: "billing", Consumer: "thief", Messages: ids[:2]}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if cause := wantDone(t, msg.Context(), time.Second); !errors.Is(cause, subscriber.ErrOwnershipLost) {
+			t.Errorf("context ended by %v", cause)
+		}
+		msg.Ack()
+		next := receive(t, messages)
+		if string(next.Payload) != "stays" {
+			t.Errorf("%q goes out, which belongs to another", next.Payload)
+		}
+		next.Ack()
+		wantPending(t, client, topic, "billing", 2)
+		for _, row := range pendingRows(t, client, topic) {
+			if row.Consumer != "thief" {
+				t.Errorf("stolen back: %+v", row)
+			}
+		}
+		testserver.Eventually(t, within, func() error {
+			if l := lost.all(); len(l) != 3 { // in flight, read ahead, refused
+				return fmt.Errorf("hook got %+v", l)
+			}
+			return nil
+		})
+	})
+}
+
+// Scenario 39, the takeover: what a dead consumer has read goes to another.
+func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		ids := publish(t, client, topic, numbered(5)...)
+		if err := client.XGroupCreate(ctx, topic, "billing", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "dead", Streams: []string{topic, ">"}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		var takeovers eventLog[subscriber.TakeoverEvent]
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.MinIdle, c.MaxInFlight = 500*time.Millisecond, 8
+			c.Hooks = []subscriber.Hooks{{OnTakeover: takeovers.add}}
+		}), topic)
+		for i := range 5 {
+			msg := receive(t, messages)
+			if d, _ := subscriber.DeliveryOf(msg); d.EntryID() != ids[i] || d.Count() != 1 || d.Redelivered() {
+				t.Errorf("%s comes with count %d, redelivered %v", d.EntryID(), d.Count(), d.Redelivered())
+			}
+			if i == 0 { // one at a time until one is settled
+				wantNone(t, messages, 100*time.Millisecond)
+			}
+			msg.Ack()
+		}
+		wantPending(t, client, topic, "billing", 0)
+		// Its consumer goes, too.
+		testserver.Eventually(t, within, func() error {
+			consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
+			if err != nil || len(consumers) != 1 {
+				return fmt.Errorf("%v %+v", err, consumers)
+			}
+			return nil
+		})
+		if l := takeovers.all(); len(l) != 1 || l[0].Dead != 5 || l[0].HandedBack != 0 {
+			t.Errorf("hook got %+v", l)
+		}
+	})
+}
+
+// Scenario 39, the bound on consumers.
+func TestThousandRestarts(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis70)
+	client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+	publish(t, client, topic, numbered(10)...)
+	restarts := 1000
+	if testing.Short() {
+		restarts = 50
+	}
+	seen := make(map[string]bool)
+	for i := range restarts {
+		sub, err := subscriber.New(subscriber.Config{
+			Client: client, Group: "billing", Block: 2 * time.Millisecond, MinIdle: time.Second, CloseTimeout: time.Second,
+		}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages, err := sub.Subscribe(ctx, topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i%100 == 0 && len(seen) < 10 {
+			msg := receive(t, messages)
+			seen[string(msg.Payload)] = true
+			msg.Ack()
+		}
+		if err := sub.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if i%4 == 0 { // and one that dies
+			if err := client.XGroupCreateConsumer(ctx, topic, "billing", fmt.Sprintf("dead-%d", i)).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle = 400 * time.Millisecond }), topic)
+	for len(seen) < 10 {
+		msg := receive(t, messages)
+		if seen[string(msg.Payload)] {
+			t.Errorf("%q was handled before", msg.Payload)
+		}
+		seen[string(msg.Payload)] = true
+		msg.Ack()
+	}
+	testserver.Eventually(t, within, func() error {
+		consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
+		if err != nil || len(consumers) > 2 {
+			return fmt.Errorf("%v, %d consumers", err, len(consumers))
+		}
+		return nil
+	})
+	wantPending(t, client, topic, "billing", 0)
+}
+
+// Scenario 40.
+func TestEntriesTrimmedWhilePending(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		ids := publish(t, client, topic, numbered(6)...)
+		if err := client.XGroupCreate(ctx, topic, "billing", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+		// Three are pending for a dead consumer and gone from the stream.
+		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "dead", Streams: []string{topic, ">"}, Count: 3}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		client.XDel(ctx, topic, ids[:3]...)
+		var lost eventLog[subscriber.LostEvent]
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.MinIdle = 500 * time.Millisecond
+			c.Hooks = []subscriber.Hooks{{OnLost: lost.add}}
+		}), topic)
+		// One waits for redelivery when it goes.
+		msg := receive(t, messages)
+		d, _ := subscriber.DeliveryOf(msg)
+		d.Delay(300 * time.Millisecond)
+		msg.Nack()
+		client.XDel(ctx, topic, ids[3])
+		// One is with its handler when it goes: it is handled, not lost.
+		msg = receive(t, messages)
+		client.XDel(ctx, topic, ids[4])
+		wantNone(t, messages, 400*time.Millisecond)
+		if msg.Context().Err() != nil {
+			t.Error("context of a deleted entry ended")
+		}
+		msg.Ack()
+		receive(t, messages).Ack()
+		wantPending(t, client, topic, "billing", 0)
+		testserver.Eventually(t, within, func() error {
+			n := int64(0)
+			for _, ev := range lost.all() {
+				if ev.Reason != subscriber.LostPending {
+					return fmt.Errorf("hook got %+v", ev)
+				}
+				n += ev.Entries
+			}
+			if n != 4 {
+				return fmt.Errorf("%d lost, want 4: %+v", n, lost.all())
+			}
+			return nil
+		})
+		wantNone(t, messages, 100*time.Millisecond)
+	})
+}
+
+// Scenario 41: what is trimmed before the group has read it is counted.
+func TestTrimmedUnreadIsCounted(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		var lost eventLog[subscriber.LostEvent]
+		hook := func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.add}} }
+		messages, cancel := subscribe(t, newSubscriber(t, client, hook), topic)
+		publish(t, client, topic, numbered(10)...)
+		for range 10 {
+			receive(t, messages).Ack()
+		}
+		wantPending(t, client, topic, "billing", 0)
+		cancel()
+		wantClosed(t, messages)
+		publish(t, client, topic, numbered(50)...)
+		if err := client.XTrimMaxLen(ctx, topic, 20).Err(); err != nil {
+			t.Fatal(err)
+		}
+		messages, _ = subscribe(t, newSubscriber(t, client, hook), topic)
+		for range 20 {
+			receive(t, messages).Ack()
+		}
+		l := lost.all()
+		if len(l) != 1 || l[0].Reason != subscriber.LostUnread || l[0].Entries != 30 {
+			t.Errorf("hook got %+v, want 30 unread", l)
+		}
+		wantPending(t, client, topic, "billing", 0)
+	})
+}
