@@ -41,15 +41,17 @@ func (t *topic) sendParts(parts []part) {
 			stale = false
 			continue
 		}
-		if classify(err) == server.Final {
-			if len(group) == 1 {
-				t.fail(group, err)
-				parts = parts[1:]
-			}
+		final := classify(err) == server.Final
+		if final && len(group) == 1 {
+			t.fail(group, err)
+			parts = parts[1:]
 			continue
 		}
 		e.onRetry(RetryEvent{Topic: t.name, Messages: countOpen(group), Attempt: attempt, Err: err})
 		e.logger.Debug("Publishing again", watermill.LogFields{"topic": t.name, "attempt": attempt, "error": err.Error()})
+		if final {
+			continue // each alone
+		}
 		if errors.Is(err, errStale) && !stale {
 			stale = true // a deleted stream is set up at once; waiting is for what stays wrong
 			continue

@@ -48,7 +48,7 @@ func TestFailover(t *testing.T) {
 func TestDuplicateWaitsForReplicas(t *testing.T) {
 	for _, c := range []setup{
 		{"idmp", testserver.Redis86, publisher.IDMP},
-		{"latch", testserver.Redis70, publisher.Latch},
+		{"latch", testserver.Redis86, publisher.Latch}, // 7.0 waits for reads as well
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sentinel := testserver.StartSentinel(t, c.kind, testserver.Set("repl-timeout", "60"))

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -274,6 +274,36 @@ func TestBatchHalfDone(t *testing.T) {
 	})
 }
 
+// Close returns when the calls have: here one whose reply takes a while.
+func TestCloseWaitsForWhatIsBeingSent(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	topic := testserver.Topic(t)
+	link := faultlink.New(t, s.Addr())
+	p := newPublisher(t, link.Client())
+	mustPublish(t, p, topic, payment(0))
+	link.Stall(faultlink.Replies)
+	result := make(chan error, 1)
+	go func() { result <- p.Publish(topic, payment(1)) }()
+	testserver.Eventually(t, 5*time.Second, func() error {
+		if entries(t, s.Client(), topic) < 2 {
+			return errors.New("not sent yet")
+		}
+		return nil
+	})
+	time.AfterFunc(200*time.Millisecond, link.Resume)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-result:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(100 * time.Millisecond):
+		t.Error("Close did not wait for the call")
+	}
+}
+
 // Scenario 17.
 func TestCloseWhilePublishing(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
@@ -338,50 +368,56 @@ func TestCloseWhilePublishing(t *testing.T) {
 	})
 }
 
-// shareABatch has callers publish at once so that they share a transaction: those
-// that come while all flights of the topic are out. special goes first of them. It
+// shareABatch publishes special amid many other callers, over a link so slow that
+// they share transactions, until it has seen that special's first one was shared. It
 // returns the errors of the others and special's receipt.
-func shareABatch(t *testing.T, link *faultlink.Link, p *publisher.Publisher, topic string, special *message.Message) (others []error, _ publisher.Receipt) {
+func shareABatch(t *testing.T, s *testserver.Server, link *faultlink.Link, m publisher.Mode, special *message.Message) (others []error, _ publisher.Receipt) {
 	t.Helper()
-	for try := 1; ; try++ {
-		var wg sync.WaitGroup
-		var errs eventLog[error]
-		publish := func(msg *message.Message) { wg.Go(func() { errs.add(p.Publish(topic, msg)) }) }
-		link.Stall(faultlink.Replies)
-		for range 3 { // the flights of a topic
-			publish(payment(1_000_000 + int(unique.Add(1))))
-		}
-		var r publisher.Receipt
+	var retries eventLog[publisher.RetryEvent]
+	p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) {
+		c.RetryFor = time.Second
+		c.Hooks = []publisher.Hooks{{OnRetry: retries.add}}
+	})
+	topic := testserver.Topic(t)
+	mustPublish(t, p, topic, payment(0))
+	link.Slow(5*time.Millisecond, 5*time.Millisecond)
+	var errs eventLog[error]
+	var wg sync.WaitGroup
+	ctx, stop := context.WithCancel(t.Context())
+	for g := range 100 {
 		wg.Go(func() {
-			<-time.After(10 * time.Millisecond)
-			_ = p.Publish(topic, special)
-			r, _ = publisher.ReceiptOf(special)
+			for n := 1; ctx.Err() == nil; n++ {
+				if err := p.Publish(topic, payment(g*100_000+n)); err != nil {
+					errs.add(err)
+				}
+			}
 		})
-		<-time.After(30 * time.Millisecond)
-		for range 30 {
-			publish(payment(1_000_000 + int(unique.Add(1))))
-		}
-		<-time.After(20 * time.Millisecond)
-		link.Resume()
-		wg.Wait()
-		if r.Attempts > 1 || try == 10 { // the first try was the shared one
-			return errs.all(), r
-		}
 	}
+	shared := func(e publisher.RetryEvent) bool { return e.Attempt == 1 && e.Messages > 10 }
+	var r publisher.Receipt
+	for try := 0; try < 10 && !slices.ContainsFunc(retries.all(), shared); try++ {
+		_ = p.Publish(topic, special)
+		r, _ = publisher.ReceiptOf(special)
+	}
+	stop()
+	wg.Wait()
+	if !slices.ContainsFunc(retries.all(), shared) {
+		t.Fatalf("the batch was never shared: %+v", retries.all())
+	}
+	if n := entries(t, s.Client(), topic); n < 200 {
+		t.Errorf("only %d entries: the others were kept", n)
+	}
+	return errs.all(), r
 }
-
-var unique atomic.Int64
 
 // One caller's messages that the server refuses don't fail the others that share the
 // batch.
 func TestOneCallerDoesNotFailTheOthers(t *testing.T) {
 	s := testserver.Start(t, testserver.Redis86, testserver.Set("proto-max-bulk-len", "1mb"))
-	topic := testserver.Topic(t)
 	link := faultlink.New(t, s.Addr())
-	p := newPublisher(t, link.Client(), func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
-	mustPublish(t, p, topic, payment(0))
-	large := with(1, `{"order_id":"1","payment_id":"large","fill":%q}`, strings.Repeat("x", 1<<20+1))
-	others, r := shareABatch(t, link, p, topic, large)
+	large := with(1, "%s", strings.Repeat("x", 1<<20+1))
+	large.Metadata.Set(eventkey.MetadataKey, "large")
+	others, r := shareABatch(t, s, link, publisher.IDMP, large)
 	// The server closes the connection while the client still writes: whether its
 	// words arrive is a matter of luck in each try.
 	if r.Attempts < 2 || r.Verdict != publisher.Unknown || r.Err == nil {
@@ -397,16 +433,13 @@ func TestOneCallerDoesNotFailTheOthers(t *testing.T) {
 // A caller whose replies never come back keeps the others for one try only.
 func TestOneCallerDoesNotKeepTheOthers(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		topic := testserver.Topic(t)
 		link := faultlink.New(t, s.Addr())
-		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = time.Second })
-		mustPublish(t, p, topic, payment(0))
 		link.Lose(func(c faultlink.Command) bool {
 			return slices.ContainsFunc(c.Queued, func(q faultlink.Command) bool {
 				return slices.ContainsFunc(q.Args, func(arg string) bool { return strings.Contains(arg, `"unlucky"`) })
 			})
 		})
-		others, r := shareABatch(t, link, p, topic, with(1, `{"order_id":"1","payment_id":"unlucky"}`))
+		others, r := shareABatch(t, s, link, m, with(1, `{"order_id":"1","payment_id":"unlucky"}`))
 		if r.Attempts < 2 || !errors.Is(r.Err, publisher.ErrOutcomeUnknown) {
 			t.Errorf("the unlucky one: %+v", r)
 		}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
@@ -282,6 +283,14 @@ func TestContentHashAndVolatileMetadata(t *testing.T) {
 	eventkey.NextAttempt(next)
 	wantVerdict(t, mustPublish(t, p, topic, next)[0], publisher.Added)
 	wantEntries(t, client, topic, 3)
+	last, err := client.XRevRangeN(t.Context(), topic, "+", "-", 1).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored, err := redisstream.DefaultMarshallerUnmarshaller{}.Unmarshal(last[0].Values)
+	if err != nil || stored.Metadata.Get(eventkey.MetadataAttempt) != "1" || stored.Metadata.Get("tenant") != "a" || stored.Metadata.Get("trace_id") != "" {
+		t.Errorf("stored %+v, %v", stored, err)
+	}
 }
 
 // A requeue and a replay inside the window are published, and their retries are not.
