@@ -1,0 +1,31 @@
+package dedupe
+
+import "errors"
+
+// Errors of handling. Stores and the middleware wrap them with what they know.
+var (
+	// ErrConflict: the event's key was used for an event with another fingerprint,
+	// which is the one that was handled. The key is chosen too coarsely. Another try
+	// does not help.
+	ErrConflict = errors.New("key was used for another event")
+	// ErrLeaseLost: the claim is no longer held, so the result of the run is refused;
+	// another process may be running the handler, or have run it. Deliver the message
+	// again.
+	ErrLeaseLost = errors.New("claim was lost")
+	// ErrRetryLater: nothing is wrong with the message; it can't be handled now, since
+	// another process is handling it or the store is out of reach. Deliver it again
+	// after a while, and don't count it as failed.
+	ErrRetryLater = errors.New("message can't be handled now")
+	// ErrClosed: the store was closed.
+	ErrClosed = errors.New("store is closed")
+	// ErrCorrupt: the record in the store can't be read. It is left as it is, and the
+	// handler does not run; Forget it to let the handler run.
+	ErrCorrupt = errors.New("record can't be read")
+	// ErrInvalid: the caller asked for what makes no sense, such as an empty
+	// namespace. Another try does not help.
+	ErrInvalid = errors.New("invalid claim")
+	// ErrNotFound: Lookup found no record.
+	ErrNotFound = errors.New("no record")
+	// ErrFull: a bounded store holds nothing but claims.
+	ErrFull = errors.New("store is full of claims")
+)

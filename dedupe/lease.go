@@ -1,0 +1,190 @@
+package dedupe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// LeaseConfig configures a [Lease].
+type LeaseConfig struct {
+	// Duration of the lease, by the store's clock.
+	Duration time.Duration
+	// SentAt is when the request that got the lease was sent. The server's lease
+	// began after that, so a local end reckoned from it comes first.
+	SentAt time.Time
+	// Renew extends the lease by Duration. An error that matches ErrLeaseLost says
+	// that it is not ours any more; any other that nobody knows, and Renew is called
+	// again. ctx ends when the lease does.
+	Renew func(ctx context.Context) error
+}
+
+// Lease renews a claim while it is held, and ends it in time. It is a helper for
+// stores.
+//
+// It also ends by the local clock, at (sending of the last successful renewal) +
+// Duration - margin, whether or not the server answers. A process that is cut off from
+// the server never hears that it lost the claim; without the local end it would
+// go on beside the one that took over:
+//
+//	A claims at 0 s for 30 s; the link breaks; A's renewals go unanswered;
+//	A ends its handler at 27 s; the server lets B claim at 30 s.
+//
+// A process that is frozen beyond its lease finds that out when it runs again, before
+// its result counts.
+type Lease struct {
+	cfg    LeaseConfig
+	margin time.Duration
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+
+	mu    sync.Mutex
+	end   time.Time // by the local clock
+	timer *time.Timer
+	over  bool // no more renewals
+	err   error
+	stop  context.CancelFunc // ends the renewing goroutine
+}
+
+// NewLease starts to renew. The context that it returns comes from ctx and ends with
+// the cause [ErrLeaseLost] when the lease is lost. Stop must be called.
+func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	l := &Lease{cfg: cfg, margin: Margin(cfg.Duration), cancel: cancel, done: make(chan struct{})}
+	l.end = cfg.SentAt.Add(cfg.Duration - l.margin)
+	// Renewal outlives ctx: what ends the handler does not end the claim, which is
+	// rolled back or committed after the handler has returned.
+	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.stop = stop
+	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
+	go l.renew(renewing)
+	return l, ctx
+}
+
+// Margin is how much earlier than the server's lease a lease of this length ends
+// here: a tenth, at most a second.
+func Margin(lease time.Duration) time.Duration { return min(lease/10, time.Second) }
+
+// End is when the lease ends by the local clock unless it is renewed.
+func (l *Lease) End() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.end
+}
+
+// Err is nil while the lease is held, and an error that matches [ErrLeaseLost] when it
+// was lost. It looks at the clock itself: the timer of a process that was frozen may not
+// have fired yet.
+func (l *Lease) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil && !l.over {
+		l.checkClock()
+	}
+	return l.err
+}
+
+// Stop ends the renewal, waits for one that is on its way, and returns [Lease.Err].
+// The lease itself runs on until End. The context ends only with Release.
+func (l *Lease) Stop() error {
+	l.mu.Lock()
+	if !l.over && l.err == nil {
+		l.checkClock()
+	}
+	l.over = true
+	l.timer.Stop()
+	l.mu.Unlock()
+	l.stop()
+	<-l.done
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Release stops, and ends the context: with cause, or context.Canceled if it is nil.
+func (l *Lease) Release(cause error) {
+	_ = l.Stop() // Err tells it
+	l.cancel(cause)
+}
+
+// checkClock must be called with the lock.
+func (l *Lease) checkClock() {
+	if !time.Now().Before(l.end) {
+		l.lose(fmt.Errorf("%w: it could not be renewed in time", ErrLeaseLost))
+	}
+}
+
+func (l *Lease) lose(err error) {
+	l.err = err
+	l.timer.Stop()
+	l.cancel(err)
+	l.stop()
+}
+
+func (l *Lease) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over || l.err != nil {
+		return
+	}
+	// A renewal may have moved the end while the timer fired.
+	if wait := time.Until(l.end); wait > 0 {
+		l.timer.Reset(wait)
+		return
+	}
+	l.checkClock()
+}
+
+func (l *Lease) renew(ctx context.Context) {
+	defer close(l.done)
+	every, again := l.cfg.Duration/3, l.cfg.Duration/20
+	wait := time.Until(l.cfg.SentAt.Add(every))
+	timer := time.NewTimer(max(wait, 0))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		sent := time.Now()
+		// One try may hang; the next must still be in time.
+		try, cancel := context.WithTimeout(ctx, max(every/2, time.Millisecond))
+		err := l.cfg.Renew(try)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err == nil:
+			l.extend(sent)
+			timer.Reset(max(time.Until(sent.Add(every)), 0))
+		case errors.Is(err, ErrLeaseLost):
+			l.mu.Lock()
+			if !l.over && l.err == nil {
+				l.lose(err)
+			}
+			l.mu.Unlock()
+			return
+		default:
+			timer.Reset(again)
+		}
+	}
+}
+
+// extend moves the local end.
+func (l *Lease) extend(sent time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over || l.err != nil {
+		return
+	}
+	// A process that was frozen between the reply and here must not revive a lease
+	// that has run out meanwhile: its end was told already, or is due.
+	if end := sent.Add(l.cfg.Duration - l.margin); end.After(l.end) {
+		l.end = end
+	}
+	l.timer.Reset(max(time.Until(l.end), 0))
+}

@@ -1,0 +1,161 @@
+package dedupe_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+)
+
+const leaseTime = 30 * time.Second
+
+func lease(t *testing.T, renew func(context.Context) error) (*dedupe.Lease, context.Context) {
+	l, ctx := dedupe.NewLease(t.Context(), dedupe.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: renew})
+	t.Cleanup(func() { l.Release(nil) })
+	return l, ctx
+}
+
+func wantCause(t *testing.T, ctx context.Context, want error) {
+	t.Helper()
+	if ctx.Err() == nil {
+		t.Error("the context goes on")
+	} else if !errors.Is(context.Cause(ctx), want) {
+		t.Errorf("cause %v, want %v", context.Cause(ctx), want)
+	}
+}
+
+func TestLeaseIsRenewed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		l, ctx := lease(t, func(context.Context) error { n++; return nil })
+		time.Sleep(10 * time.Minute) //nolint:forbidigo // the bubble's clock
+		synctest.Wait()
+		if n != 60 || ctx.Err() != nil || l.Err() != nil {
+			t.Errorf("%d renewals in 10 minutes, %v, %v", n, ctx.Err(), l.Err())
+		}
+		if err := l.Stop(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(10 * time.Minute) //nolint:forbidigo // the bubble's clock
+		if n != 60 || ctx.Err() != nil {
+			t.Errorf("after the stop: %d renewals, context %v", n, ctx.Err())
+		}
+		l.Release(nil)
+		wantCause(t, ctx, context.Canceled)
+	})
+}
+
+// Nobody answers: whether the server refuses, hangs, or is not there, the lease ends
+// a margin before the server's would.
+func TestLeaseEndsByTheLocalClock(t *testing.T) {
+	for name, renew := range map[string]func(context.Context) error{
+		"errors": func(context.Context) error { return errors.New("connection refused") },
+		"hangs":  func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				answers := 2
+				_, ctx := lease(t, func(ctx context.Context) error {
+					if answers--; answers >= 0 {
+						return nil
+					}
+					return renew(ctx)
+				})
+				<-ctx.Done()
+				// The last renewal was sent at 20 s.
+				if took := time.Since(begin); took != 50*time.Second-dedupe.Margin(leaseTime) {
+					t.Errorf("ended after %v", took)
+				}
+				wantCause(t, ctx, dedupe.ErrLeaseLost)
+			})
+		})
+	}
+}
+
+// The lease is reckoned from the sending of a renewal, not from its reply.
+func TestLeaseCountsFromTheSending(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		slow := true
+		_, ctx := lease(t, func(ctx context.Context) error {
+			if !slow {
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			slow = false
+			time.Sleep(4 * time.Second) //nolint:forbidigo // the bubble's clock
+			return nil
+		})
+		<-ctx.Done()
+		if took := time.Since(begin); took != 10*time.Second+leaseTime-dedupe.Margin(leaseTime) {
+			t.Errorf("ended after %v", took)
+		}
+	})
+}
+
+func TestLeaseLostByTheServersWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		l, ctx := lease(t, func(context.Context) error { return dedupe.ErrLeaseLost })
+		<-ctx.Done()
+		if took := time.Since(begin); took != leaseTime/3 {
+			t.Errorf("told after %v", took)
+		}
+		wantCause(t, ctx, dedupe.ErrLeaseLost)
+		if err := l.Stop(); !errors.Is(err, dedupe.ErrLeaseLost) {
+			t.Errorf("stop: %v", err)
+		}
+	})
+}
+
+// A failed renewal is not the end: the next may come through.
+func TestLeaseSurvivesAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		l, ctx := lease(t, func(context.Context) error {
+			if n++; n%4 != 0 {
+				return errors.New("loading")
+			}
+			return nil
+		})
+		time.Sleep(10 * time.Minute) //nolint:forbidigo // the bubble's clock
+		if ctx.Err() != nil || l.Err() != nil {
+			t.Errorf("ended: %v, %v", context.Cause(ctx), l.Err())
+		}
+	})
+}
+
+// The claim was granted long after it was sent: it may have ended already.
+func TestLeaseThatIsOverAtTheStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, ctx := dedupe.NewLease(t.Context(), dedupe.LeaseConfig{
+			Duration: leaseTime, SentAt: time.Now().Add(-leaseTime), Renew: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
+		})
+		if err := l.Err(); !errors.Is(err, dedupe.ErrLeaseLost) {
+			t.Errorf("error %v", err)
+		}
+		wantCause(t, ctx, dedupe.ErrLeaseLost)
+		l.Release(nil)
+	})
+}
+
+// What ends the handler does not end the claim: it is committed or rolled back after
+// the handler has returned.
+func TestLeaseOutlivesItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		parent, cancel := context.WithCancel(context.Background())
+		n := 0
+		l, ctx := dedupe.NewLease(parent, dedupe.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { n++; return nil }})
+		defer l.Release(nil)
+		cancel()
+		wantCause(t, ctx, context.Canceled)
+		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
+		if err := l.Err(); err != nil || n == 0 {
+			t.Errorf("%d renewals, %v", n, err)
+		}
+	})
+}

@@ -1,0 +1,162 @@
+package dedupe_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storetest"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func newMemory(t testing.TB, limit int) *dedupe.Memory {
+	t.Helper()
+	m, err := dedupe.NewMemory(dedupe.MemoryConfig{MaxRecords: limit})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+func TestMemory(t *testing.T) {
+	first := newMemory(t, 0)
+	storetest.Run(t, storetest.Config{
+		Lease: 300 * time.Millisecond,
+		Open: func(t testing.TB) dedupe.Store {
+			m := first.Open()
+			t.Cleanup(func() { _ = m.Close() })
+			return m
+		},
+	})
+}
+
+func options() dedupe.Options {
+	return dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
+}
+
+func event(n int) dedupe.Key { return dedupe.Key{Namespace: "n", Event: fmt.Sprint(n)} }
+
+func commit(t *testing.T, m dedupe.Store, k dedupe.Key) {
+	t.Helper()
+	c, err := m.Claim(t.Context(), k, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Commit(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func state(t *testing.T, m dedupe.Store, k dedupe.Key) dedupe.State {
+	t.Helper()
+	c, err := m.Claim(t.Context(), k, options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return c.State()
+}
+
+// A claim that went because others came would let two run at a time.
+func TestMemoryNeverEvictsAClaim(t *testing.T) {
+	m := newMemory(t, 3)
+	claim, err := m.Claim(t.Context(), event(0), options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= 10; n++ {
+		commit(t, m, event(n))
+	}
+	if err := claim.Commit(t.Context(), nil); err != nil {
+		t.Errorf("the claim went: %v", err)
+	}
+	if m.Evicted() != 8 {
+		t.Errorf("%d evicted, want the first 8 of 10", m.Evicted())
+	}
+	for _, n := range []int{0, 9, 10} {
+		if got := state(t, m, event(n)); got != dedupe.Done {
+			t.Errorf("event %d: %v, want done", n, got)
+		}
+	}
+	if got := state(t, m, event(8)); got != dedupe.Claimed {
+		t.Errorf("event 8, the last that had to go: %v", got)
+	}
+}
+
+func TestMemoryFullOfClaims(t *testing.T) {
+	m := newMemory(t, 2)
+	for n := range 2 {
+		c, err := m.Claim(t.Context(), event(n), options())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Rollback(context.Background()) }()
+	}
+	if _, err := m.Claim(t.Context(), event(2), options()); !errors.Is(err, dedupe.ErrFull) {
+		t.Errorf("error %v, want ErrFull", err)
+	}
+	if got := state(t, m, event(0)); got != dedupe.InProgress {
+		t.Errorf("a claim that is held: %v", got)
+	}
+}
+
+func TestMemoryConfig(t *testing.T) {
+	if _, err := dedupe.NewMemory(dedupe.MemoryConfig{MaxRecords: -1}); err == nil {
+		t.Error("a negative limit was taken")
+	}
+}
+
+func TestTookOver(t *testing.T) {
+	m := newMemory(t, 0)
+	dead := m.Open()
+	o := options()
+	o.Lease = dedupe.MinLease
+	if _, err := dead.Claim(t.Context(), event(1), o); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Close()
+	o = options()
+	o.Wait = 10 * time.Second
+	c, err := m.Claim(t.Context(), event(1), o)
+	if err != nil || c.State() != dedupe.Claimed || !c.Info().TookOver {
+		t.Fatalf("%v, %v, want a claim that took over", c, err)
+	}
+	_ = c.Rollback(t.Context())
+}
+
+func TestKeyString(t *testing.T) {
+	for _, k := range []dedupe.Key{
+		{Namespace: "pay", Topic: "orders", Handler: "charge", Event: "pay:1001:p9001"},
+		{Namespace: "%", Topic: ":", Handler: "", Event: "%3A%"},
+		{Namespace: "é", Topic: "{x}", Handler: "a b", Event: "\x00"},
+	} {
+		got, err := dedupe.ParseKey(k.String())
+		if err != nil || got != k {
+			t.Errorf("%q is read as %+v, %v", k.String(), got, err)
+		}
+	}
+	for _, bad := range []string{"", "a:b:c", "a:b:c:d:e", "a:b:c:%", "a:b:c:%3", "a:b:c:%zz"} {
+		if k, err := dedupe.ParseKey(bad); err == nil {
+			t.Errorf("%q is read as %+v", bad, k)
+		}
+	}
+}

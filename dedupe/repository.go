@@ -1,0 +1,95 @@
+package dedupe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// RepositoryConfig configures a [KeyRepository].
+type RepositoryConfig struct {
+	// Namespace names the service or consumer group, as in [Key]; required.
+	Namespace string
+	// Topic and Handler keep the keys of several Deduplicators apart, where their
+	// hashes don't.
+	Topic, Handler string
+	// Retention is how long a key is remembered; required.
+	Retention time.Duration
+	// Wait bounds how long a key that another process is just recording is waited
+	// for; 0 means one second.
+	Wait time.Duration
+}
+
+// KeyRepository implements ExpiringKeyRepository of Watermill's
+// message/router/middleware on top of a [Store], so that Watermill's Deduplicator
+// can share its keys between processes.
+//
+// That interface asks and records in one step, before the handler has run. Hence:
+//
+//   - When the handler fails, or the process dies, the message comes again, is taken
+//     for a duplicate, and is lost.
+//   - Nothing that a handler produced is kept.
+//   - What the Deduplicator hashes is not an event: use SHA-256 rather than its default
+//     Adler-32, which takes many distinct payloads for equal.
+//
+// It is for programs that use the Deduplicator now and know that. Package middleware
+// has none of these limits.
+type KeyRepository struct {
+	store Store
+	cfg   RepositoryConfig
+}
+
+// repositoryLease is how long a key may be between asked for and recorded.
+const repositoryLease = 10 * time.Second
+
+// Repository makes one.
+func Repository(store Store, cfg RepositoryConfig) (*KeyRepository, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if store == nil {
+		fault("the store is nil")
+	}
+	if cfg.Namespace == "" {
+		fault("Namespace is empty: it names the service or consumer group")
+	}
+	if cfg.Retention <= 0 {
+		fault("Retention %v is not above zero: it says how long a key is remembered", cfg.Retention)
+	}
+	if cfg.Wait < 0 {
+		fault("Wait %v is negative", cfg.Wait)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("dedupe: invalid repository:\n%w", errors.Join(faults...))
+	}
+	if cfg.Wait == 0 {
+		cfg.Wait = time.Second
+	}
+	return &KeyRepository{store: store, cfg: cfg}, nil
+}
+
+// IsDuplicate records the key and tells whether it was recorded before.
+func (r *KeyRepository) IsDuplicate(ctx context.Context, key string) (bool, error) {
+	k := Key{Namespace: r.cfg.Namespace, Topic: r.cfg.Topic, Handler: r.cfg.Handler, Event: key}
+	claim, err := r.store.Claim(ctx, k, Options{
+		Token: NewToken(), Lease: min(repositoryLease, r.cfg.Retention), Retention: r.cfg.Retention, Wait: r.cfg.Wait,
+	})
+	if err != nil {
+		return false, fmt.Errorf("key %s: %w", k, err)
+	}
+	switch claim.State() {
+	case Done, Conflict:
+		return true, nil
+	case InProgress:
+		// Its owner may fail yet; "duplicate" would then lose the message.
+		return false, fmt.Errorf("key %s: another process is recording it: %w", k, ErrRetryLater)
+	}
+	if err := claim.Commit(ctx, nil); err != nil {
+		err = fmt.Errorf("key %s: %w", k, err)
+		if rollback := claim.Rollback(context.WithoutCancel(ctx)); rollback != nil {
+			err = errors.Join(err, rollback)
+		}
+		return false, err
+	}
+	return false, nil
+}

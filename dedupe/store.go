@@ -1,0 +1,133 @@
+package dedupe
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"time"
+)
+
+// Store gives out claims. Its methods, and those of its claims, are safe for
+// concurrent use.
+//
+// Every transition must survive being sent twice, since replies get lost:
+//
+//   - Claim with the token of the present claim returns that claim.
+//   - Commit with the token of the record succeeds.
+//   - Rollback of nothing succeeds, and so does Settle.
+type Store interface {
+	// Claim asks for the claim of k. What it got is the claim's State. While another
+	// holds the claim it looks again for up to o.Wait, never longer.
+	//
+	// A Claim whose ctx ends leaves nothing behind: the store rolls back what it may
+	// have got, as far as it can reach the server; where it can't, the lease ends it.
+	// The claim's context comes from ctx and ends with it.
+	Claim(ctx context.Context, k Key, o Options) (Claim, error)
+	// Close ends what the store has running and waits for it. Claims that are held
+	// are lost. What the store was given, such as a client, stays open.
+	Close() error
+}
+
+// Options are those of one Claim.
+type Options struct {
+	// Token tells this owner from every other; see [NewToken]. It is made before the
+	// claim is first sent, and never used for another.
+	Token string
+	// Lease is how long the claim is held without a sign of life, by the store's
+	// clock. Stores with transactions don't use it.
+	Lease time.Duration
+	// Retention is how long the record is kept after Commit. It must be at least Lease.
+	Retention time.Duration
+	// Wait bounds how long Claim waits for another's claim; 0 means not to wait.
+	Wait time.Duration
+	// Fingerprint says what must be equal in two events of one key; nil matches any.
+	// Stores keep a digest of it (see [Digest]).
+	Fingerprint []byte
+}
+
+// MinLease is the shortest lease: a renewal, with its reply, must fit in several times.
+const MinLease = 10 * time.Millisecond
+
+// Validate reports what a store must refuse. The error matches [ErrInvalid].
+func (o Options) Validate() error {
+	switch {
+	case o.Token == "":
+		return fmt.Errorf("%w: the token is empty", ErrInvalid)
+	case len(o.Token) > 128:
+		return fmt.Errorf("%w: the token is longer than 128 bytes", ErrInvalid)
+	case o.Lease < MinLease:
+		return fmt.Errorf("%w: lease %v is shorter than %v", ErrInvalid, o.Lease, MinLease)
+	case o.Retention <= 0:
+		return fmt.Errorf("%w: retention %v is not above zero", ErrInvalid, o.Retention)
+	case o.Lease > o.Retention:
+		return fmt.Errorf("%w: lease %v is longer than retention %v", ErrInvalid, o.Lease, o.Retention)
+	case o.Wait < 0:
+		return fmt.Errorf("%w: wait %v is negative", ErrInvalid, o.Wait)
+	}
+	return nil
+}
+
+// NewToken makes a token that nobody else has.
+func NewToken() string { return rand.Text() }
+
+// State is what a Claim found.
+type State uint8
+
+const (
+	// Claimed: the caller holds the claim, and must Commit or Rollback it.
+	Claimed State = iota + 1
+	// Done: the event was handled before.
+	Done
+	// InProgress: another holds the claim.
+	InProgress
+	// Conflict: another event was handled under this key.
+	Conflict
+)
+
+var stateNames = [...]string{Claimed: "claimed", Done: "done", InProgress: "in progress", Conflict: "conflict"}
+
+// String is for logs.
+func (s State) String() string {
+	if int(s) < len(stateNames) && s != 0 {
+		return stateNames[s]
+	}
+	return "invalid"
+}
+
+// Info is what the store knows beside the state. What it does not know is zero.
+type Info struct {
+	// CommittedAt is, for Done and Conflict, when the record was made, by the store's
+	// clock.
+	CommittedAt time.Time
+	// TookOver tells, for Claimed, that a former owner's lease ran out: an earlier run
+	// ended without a word, and its effects may be there. Stores whose servers remove
+	// what ran out can't know it.
+	TookOver bool
+	// RetryAfter is, for InProgress, when the other's claim would run out if it were
+	// not renewed.
+	RetryAfter time.Duration
+}
+
+// Claim is what [Store.Claim] got. Commit, Rollback and Settle use the context that
+// they are given, which should not be one that has ended with the message.
+type Claim interface {
+	// State does not change during the claim's life.
+	State() State
+	Info() Info
+	// Context is the one to run the handler under: that of the Claim call, which
+	// carries the transaction where there is one. It ends with the cause ErrLeaseLost
+	// when the claim is lost, and after Commit and Rollback.
+	Context() context.Context
+	// Outputs are, for Done, the messages that the handler produced, in order, until
+	// they were settled.
+	Outputs() [][]byte
+	// Commit makes the record. ErrLeaseLost says that the claim was lost first, and
+	// nothing was recorded; any other error that the outcome is unknown. Only a claim
+	// in state Claimed can be committed.
+	Commit(ctx context.Context, outputs [][]byte) error
+	// Rollback gives the claim up. After Commit and in other states it does nothing.
+	Rollback(ctx context.Context) error
+	// Settle says that the outputs are no longer needed: of a claim that was
+	// committed, or is Done.
+	Settle(ctx context.Context) error
+}

@@ -1,0 +1,164 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+)
+
+func sentTwice(s *suite) {
+	store, k, o := s.open(), s.key(), s.options()
+	c1, c2 := s.mustClaim(store, k, o), s.mustClaim(s.open(), k, o)
+	s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+	s.must("commit", c1.Commit(s.ctx(), [][]byte{[]byte("out")}))
+	s.must("the same commit, sent again", c2.Commit(s.ctx(), [][]byte{[]byte("out")}))
+	s.must("rollback of what was committed", c2.Rollback(s.ctx()))
+	d := s.claim(store, k, s.options())
+	s.wantState(d, dedupe.Done)
+	if len(d.Outputs()) != 1 {
+		s.Errorf("outputs %q", d.Outputs())
+	}
+	// Once settled, a commit that comes late must not bring the outputs back.
+	s.must("settle", d.Settle(s.ctx()))
+	s.must("commit, sent again after the settle", c1.Commit(s.ctx(), [][]byte{[]byte("out")}))
+	if n := len(s.claim(store, k, s.options()).Outputs()); n != 0 {
+		s.Errorf("a commit sent again brought %d outputs back", n)
+	}
+
+	k, o = s.key(), s.options()
+	c1, c2 = s.mustClaim(store, k, o), s.mustClaim(store, k, o)
+	s.must("rollback", c1.Rollback(s.ctx()))
+	s.must("the same rollback, sent again", c2.Rollback(s.ctx()))
+	s.mustClaim(store, k, s.options())
+}
+
+// wantLost waits for the end of a claim that was lost.
+func (s *suite) wantLost(c dedupe.Claim, within time.Duration) {
+	s.Helper()
+	select {
+	case <-c.Context().Done():
+	case <-time.After(within):
+		s.Fatalf("the context of a lost claim goes on after %v", within)
+	}
+	if err := context.Cause(c.Context()); !errors.Is(err, dedupe.ErrLeaseLost) {
+		s.Errorf("cause %v, want ErrLeaseLost", err)
+	}
+}
+
+// fencing: the owner's process ends without a word, and another takes over.
+func fencing(s *suite) {
+	dead, store, k := s.open(), s.open(), s.key()
+	a := s.mustClaim(dead, k, s.options())
+	s.must("close", dead.Close())
+	s.wantLost(a, s.cfg.Lease+5*time.Second)
+	b := s.eventuallyMine(store, k, s.options(), s.cfg.Lease+10*time.Second)
+	if err := a.Commit(s.ctx(), nil); err == nil {
+		s.Error("the commit of a lost claim succeeded")
+	}
+	_ = a.Rollback(s.ctx()) // it may fail, on a closed store
+	if err := b.Context().Err(); err != nil {
+		s.Errorf("the new owner's context has ended: %v", err)
+	}
+	s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+	s.must("commit", b.Commit(s.ctx(), [][]byte{[]byte("b")}))
+	if d := s.claim(store, k, s.options()); len(d.Outputs()) != 1 || string(d.Outputs()[0]) != "b" {
+		s.Errorf("%v with outputs %q, want those of the new owner", d.State(), d.Outputs())
+	}
+}
+
+// fencedBehindItsBack: the owner can't know yet that it lost its claim, so only the
+// storage can refuse it.
+func fencedBehindItsBack(s *suite) {
+	store, k, o := s.open(), s.key(), s.options()
+	a, again := s.mustClaim(store, k, o), s.mustClaim(s.open(), k, o)
+	s.must("rollback", again.Rollback(s.ctx()))
+	if err := a.Commit(s.ctx(), nil); !errors.Is(err, dedupe.ErrLeaseLost) {
+		s.Errorf("commit of a claim that is gone: %v, want ErrLeaseLost", err)
+	}
+	s.mustClaim(store, k, s.options()) // nothing was recorded
+
+	k, o = s.key(), s.options()
+	a, again = s.mustClaim(store, k, o), s.mustClaim(s.open(), k, o)
+	s.must("rollback", again.Rollback(s.ctx()))
+	b := s.mustClaim(store, k, s.options())
+	if err := a.Commit(s.ctx(), [][]byte{[]byte("a")}); !errors.Is(err, dedupe.ErrLeaseLost) {
+		s.Errorf("commit while another holds the claim: %v, want ErrLeaseLost", err)
+	}
+	s.must("rollback", a.Rollback(s.ctx()))
+	s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+	s.must("commit", b.Commit(s.ctx(), [][]byte{[]byte("b")}))
+	if err := a.Commit(s.ctx(), [][]byte{[]byte("a")}); !errors.Is(err, dedupe.ErrLeaseLost) {
+		s.Errorf("commit after another's: %v, want ErrLeaseLost", err)
+	}
+	if d := s.claim(store, k, s.options()); len(d.Outputs()) != 1 || string(d.Outputs()[0]) != "b" {
+		s.Errorf("%v with outputs %q, want those of the second owner", d.State(), d.Outputs())
+	}
+
+	// One that only goes on learns it by its renewal, and does not lengthen another's.
+	k, o = s.key(), s.options()
+	a, again = s.mustClaim(store, k, o), s.mustClaim(s.open(), k, o)
+	s.must("rollback", again.Rollback(s.ctx()))
+	s.mustClaim(store, k, s.options())
+	s.wantLost(a, s.cfg.Lease+5*time.Second)
+}
+
+// expiry: nobody else may have the claim before the lease ran out, and somebody must
+// get it afterwards.
+func expiry(s *suite) {
+	dead, store, k := s.open(), s.open(), s.key()
+	begin := time.Now()
+	s.mustClaim(dead, k, s.options())
+	s.must("close", dead.Close())
+	s.eventuallyMine(store, k, s.options(), s.cfg.Lease+10*time.Second)
+	if took := time.Since(begin); took < s.cfg.Lease*9/10 {
+		s.Errorf("taken over after %v, with a lease of %v", took, s.cfg.Lease)
+	}
+}
+
+// renewal: a handler slower than its lease keeps its claim.
+func renewal(s *suite) {
+	store, other, k := s.open(), s.open(), s.key()
+	c := s.mustClaim(store, k, s.options())
+	tick := time.NewTicker(s.cfg.Lease / 10)
+	defer tick.Stop()
+	for end := time.Now().Add(4 * s.cfg.Lease); time.Now().Before(end); <-tick.C {
+		s.wantState(s.claim(other, k, s.options()), dedupe.InProgress)
+	}
+	if err := c.Context().Err(); err != nil {
+		s.Fatalf("the claim ended: %v", context.Cause(c.Context()))
+	}
+	s.must("commit", c.Commit(s.ctx(), nil))
+	s.wantState(s.claim(other, k, s.options()), dedupe.Done)
+}
+
+// localClock: a process that is cut off ends its claim before another may have it.
+func localClock(s *suite) {
+	store, cut := s.cfg.Cut(s.TB)
+	k := s.key()
+	c := s.mustClaim(store, k, s.options())
+	cut()
+	begin := time.Now()
+	ended := make(chan time.Time, 1)
+	stop := context.AfterFunc(c.Context(), func() { ended <- time.Now() })
+	defer stop()
+	s.wantLost(c, s.cfg.Lease+5*time.Second)
+	if took := time.Since(begin); took > s.cfg.Lease {
+		s.Errorf("ended %v after the cut, with a lease of %v", took, s.cfg.Lease)
+	}
+	s.eventuallyMine(s.open(), k, s.options(), s.cfg.Lease+10*time.Second)
+	select {
+	case at := <-ended:
+		if time.Now().Before(at) {
+			s.Error("another got the claim before the first one's context had ended")
+		}
+	case <-time.After(5 * time.Second):
+		s.Error("the context's end was not told")
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if err := c.Commit(bounded, nil); !errors.Is(err, dedupe.ErrLeaseLost) {
+		s.Errorf("commit: %v, want ErrLeaseLost", err)
+	}
+}

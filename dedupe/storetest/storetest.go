@@ -1,0 +1,207 @@
+// Package storetest is the conformance suite of dedupe.Store. A store of your own is
+// right when it passes:
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Run(t, storetest.Config{
+//			Open: func(t testing.TB) dedupe.Store { return mystore.Open(t) },
+//		})
+//	}
+//
+// The suite goes through every transition, sent once and twice, through interleavings of
+// up to three owners, and lets 64 goroutines fight for one key. It needs no other
+// package than testing. Leases are short in it, so the machine should not be so busy
+// that a store can't answer within a third of Config.Lease.
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+)
+
+// Config tells the suite about a store.
+type Config struct {
+	// Open gives one more store on the same storage, as another process would open
+	// it. It may be called several times in one test, and the store must be closed
+	// with the test. Required. Keys of the suite are unique to a run.
+	Open func(t testing.TB) dedupe.Store
+	// Cut gives one more store, and a function that cuts it off from the storage: after
+	// that it gets no answer. It shows that a lease ends by the local clock. Nil skips
+	// that test; a store in the same process as its storage can't be cut off.
+	Cut func(t testing.TB) (s dedupe.Store, cut func())
+	// Lease is the lease of the suite; 0 means 400 ms. Longer makes it slower, and
+	// steadier on a busy machine.
+	Lease time.Duration
+	// Features say what kind of store it is.
+	Features Features
+}
+
+// Features of a store.
+type Features struct {
+	// Transactional: the claim is part of a transaction of the storage. There is no
+	// lease; a claim lives as long as its session.
+	Transactional bool
+	// SingleWriter: a transaction holds the whole storage, so that the claim of one
+	// key keeps others out (SQLite).
+	SingleWriter bool
+	// Forgetful: the storage lives and dies with the store.
+	Forgetful bool
+}
+
+// Run runs the suite, each check as a test of its own.
+func Run(t *testing.T, cfg Config) {
+	t.Helper()
+	if cfg.Open == nil {
+		t.Fatal("storetest: Config.Open is nil")
+	}
+	for _, c := range checks(cfg) {
+		t.Run(c.name, func(t *testing.T) { c.run(newSuite(t, cfg)) })
+	}
+}
+
+type check struct {
+	name string
+	run  func(*suite)
+}
+
+func checks(cfg Config) []check {
+	all := []check{
+		{"commit", commits},
+		{"rollback", rollsBack},
+		{"in progress", inProgress},
+		{"wait is bounded", waitIsBounded},
+		{"wait ends with the claim", waitEnds},
+		{"conflict", conflicts},
+		{"outputs", outputs},
+		{"settle", settles},
+		{"retention", retention},
+		{"keys differ", keysDiffer},
+		{"bad options", badOptions},
+		{"context", contexts},
+		{"one owner at a time", oneOwner},
+		{"admin", admin},
+	}
+	if !cfg.Features.Forgetful {
+		all = append(all, check{"restart", restarts})
+	}
+	if !cfg.Features.Transactional {
+		all = append(all,
+			check{"sent twice", sentTwice},
+			check{"fencing", fencing},
+			check{"fenced behind its back", fencedBehindItsBack},
+			check{"expiry", expiry},
+			check{"renewal", renewal},
+			check{"interleavings", interleavings},
+		)
+		if cfg.Cut != nil {
+			all = append(all, check{"local clock", localClock})
+		}
+	} else {
+		all = append(all, check{"closed in mid-work", closedInMidWork})
+	}
+	return all
+}
+
+// suite is one check's view.
+type suite struct {
+	testing.TB
+	cfg       Config
+	namespace string
+	keys      int
+}
+
+var runs atomic.Int64
+
+func newSuite(t testing.TB, cfg Config) *suite {
+	if cfg.Lease == 0 {
+		cfg.Lease = 400 * time.Millisecond
+	}
+	return &suite{TB: t, cfg: cfg, namespace: fmt.Sprintf("storetest %d.%d", time.Now().UnixNano(), runs.Add(1))}
+}
+
+func (s *suite) open() dedupe.Store {
+	s.Helper()
+	store := s.cfg.Open(s.TB)
+	if store == nil {
+		s.Fatal("Config.Open gave no store")
+	}
+	return store
+}
+
+// key is one that nobody used.
+func (s *suite) key() dedupe.Key {
+	s.keys++
+	return dedupe.Key{Namespace: s.namespace, Topic: "orders", Handler: "charge", Event: fmt.Sprintf("pay:%d", s.keys)}
+}
+
+func (s *suite) options() dedupe.Options {
+	return dedupe.Options{Token: dedupe.NewToken(), Lease: s.cfg.Lease, Retention: time.Hour, Fingerprint: []byte("one")}
+}
+
+// ctx bounds what a check asks of a store.
+func (s *suite) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	s.Cleanup(cancel)
+	return ctx
+}
+
+// claim asks once more, and fails the check on an error.
+func (s *suite) claim(store dedupe.Store, k dedupe.Key, o dedupe.Options) dedupe.Claim {
+	s.Helper()
+	c, err := store.Claim(s.ctx(), k, o)
+	if err != nil {
+		s.Fatalf("claim: %v", err)
+	}
+	if c == nil {
+		s.Fatal("claim: neither a claim nor an error")
+	}
+	if c.Context() == nil {
+		s.Fatalf("claim in state %v has no context", c.State())
+	}
+	return c
+}
+
+func (s *suite) wantState(c dedupe.Claim, want dedupe.State) {
+	s.Helper()
+	if c.State() != want {
+		s.Fatalf("state %v, want %v", c.State(), want)
+	}
+}
+
+// mustClaim claims a key that is free.
+func (s *suite) mustClaim(store dedupe.Store, k dedupe.Key, o dedupe.Options) dedupe.Claim {
+	s.Helper()
+	c := s.claim(store, k, o)
+	s.wantState(c, dedupe.Claimed)
+	s.Cleanup(func() { _ = c.Rollback(context.Background()) }) // whatever the check did with it
+	return c
+}
+
+func (s *suite) must(what string, err error) {
+	s.Helper()
+	if err != nil {
+		s.Fatalf("%s: %v", what, err)
+	}
+}
+
+// eventuallyMine asks until it gets the claim.
+func (s *suite) eventuallyMine(store dedupe.Store, k dedupe.Key, o dedupe.Options, within time.Duration) dedupe.Claim {
+	s.Helper()
+	tick := time.NewTicker(max(s.cfg.Lease/20, time.Millisecond))
+	defer tick.Stop()
+	for deadline := time.Now().Add(within); ; <-tick.C {
+		c := s.claim(store, k, o)
+		if c.State() == dedupe.Claimed {
+			s.Cleanup(func() { _ = c.Rollback(context.Background()) })
+			return c
+		}
+		if time.Now().After(deadline) {
+			s.Fatalf("state %v after %v, want claimed", c.State(), within)
+		}
+		o.Token = dedupe.NewToken()
+	}
+}
