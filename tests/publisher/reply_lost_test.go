@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -449,4 +450,20 @@ func TestOneCallerDoesNotKeepTheOthers(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The commands of the publisher are not repeated by go-redis, which would hide a
+// lost reply. Its transactions are not anyway, as of v9.23; single commands are.
+func TestCommandIsSentOnce(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	link := faultlink.New(t, s.Addr())
+	client, key := link.Client(), testserver.Topic(t)
+	link.LoseNext(1, "INCR")
+	cmd := server.NewCommand(t.Context(), 1, "incr", key)
+	if err := client.Process(t.Context(), cmd); server.Classify(err) != server.Ambiguous {
+		t.Errorf("the error %v was not handed back", err)
+	}
+	if n, err := client.Get(t.Context(), key).Int(); err != nil || n != 1 {
+		t.Errorf("sent %d times, %v", n, err)
+	}
 }
