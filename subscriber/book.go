@@ -48,6 +48,7 @@ type book struct {
 
 	readyCount, bytes int
 	lastRead          server.ID
+	lastPrint         uint64 // of the entry lastRead
 	gate              gate
 	shutSince         instant
 	stopping          bool // nothing is handed out any more
@@ -102,6 +103,7 @@ type arrival struct {
 	entry  *entry
 	key    string
 	hasKey bool
+	print  uint64 // of the last entry of a read
 }
 
 // add takes entries in, in the order of the stream. One that is held already is only
@@ -118,8 +120,8 @@ func (b *book) add(list []arrival, sent instant) {
 		}
 		e.book, e.until = b, until
 		b.entries[e.id] = e
-		if e.id.After(b.lastRead) {
-			b.lastRead = e.id
+		if a.print != 0 && e.id.After(b.lastRead) {
+			b.lastRead, b.lastPrint = e.id, a.print
 		}
 		if e.reason != "" {
 			b.bury(e)

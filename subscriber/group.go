@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
@@ -61,15 +62,17 @@ func (s *subscription) checkDelete(ctx context.Context) error {
 // heal makes the group again after the stream or the group was deleted. A new stream is
 // read from its beginning, an old one from the first entry that is not settled here.
 func (s *subscription) heal(ctx context.Context) error {
-	start, err := s.healFrom(ctx)
+	start, isNew, err := s.healFrom(ctx)
 	if err != nil {
 		return err
 	}
-	dropped := s.book.reset()
-	if dropped > 0 {
-		s.logger.Info("Dropped entries that were read ahead: their group is gone", s.fields(watermill.LogFields{fieldEntries: dropped}))
+	dropped := s.book.reset(isNew)
+	s.logger.Error("The stream or its consumer group was deleted; making it again", nil,
+		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": dropped}))
+	if isNew && dropped > 0 {
+		each(s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
+			LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: LostStream, Entries: int64(dropped)})
 	}
-	s.logger.Error("The stream or its consumer group was deleted; making it again", nil, s.fields(watermill.LogFields{"start": start}))
 	if err := s.makeGroup(ctx, start); err != nil {
 		return err
 	}
@@ -77,43 +80,68 @@ func (s *subscription) heal(ctx context.Context) error {
 	return nil
 }
 
-func (s *subscription) healFrom(ctx context.Context) (string, error) {
-	cmd := server.NewCommand(ctx, 2, "xinfo", "stream", s.topic)
-	if err := s.client.Process(ctx, cmd); err != nil {
-		if server.IsMissingKey(err) {
-			return "0", nil
-		}
-		return "", explain(err)
-	}
-	info, err := server.ParseStreamInfo(cmd.Val())
-	if err != nil {
-		return "", err
-	}
-	from, known := s.book.firstUnsettled()
+// healFrom finds the ID to read from, and whether the stream is another one than before.
+// A stream has no identity. One that was made anew has later IDs than all that was read
+// from the old one, except that the clock may have been set back, and that both may have
+// entries of the same millisecond: then the last entry that was read tells.
+func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, err error) {
+	last, exists, err := s.lastGenerated(ctx)
 	switch {
-	case !known:
-		return s.cfg.StartFrom.argument(), nil
-	case from.After(info.Last):
-		return "0", nil // another stream, with lower IDs
+	case err != nil:
+		return "", false, explain(err)
+	case !exists:
+		return "0", true, nil
 	}
-	return idText(from), nil
+	from, read, print := s.book.firstUnsettled()
+	switch {
+	case from == (server.ID{}): // nothing is known here
+		return s.cfg.StartFrom.argument(), false, nil
+	case read.After(last):
+		return "0", true, nil
+	}
+	cmd := server.NewCommand(ctx, 1, "xrange", s.topic, idText(read), idText(read))
+	if err := s.client.Process(ctx, cmd); err != nil {
+		return "", false, err
+	}
+	entries, err := rawEntries(cmd.Val())
+	switch {
+	case err != nil:
+		return "", false, err
+	case len(entries) == 1 && fingerprint(entries[0].pairs) != print:
+		return "0", true, nil
+	case len(entries) == 0:
+		if floor := before(server.ID{MS: read.MS}); from.After(floor) {
+			from = floor
+		}
+	}
+	return idText(from), false, nil
 }
 
-// firstUnsettled is the ID behind which nothing is settled here; false if nothing was
-// ever read.
-func (b *book) firstUnsettled() (server.ID, bool) {
+var printSeed = maphash.MakeSeed()
+
+// fingerprint tells entries of one ID apart, in this process.
+func fingerprint(pairs []string) uint64 {
+	var h maphash.Hash
+	h.SetSeed(printSeed)
+	for _, p := range pairs {
+		_, _ = h.WriteString(p)
+		_ = h.WriteByte(0)
+	}
+	return h.Sum64()
+}
+
+// firstUnsettled is the ID behind which nothing is settled here, with the last one that
+// was read and its fingerprint.
+func (b *book) firstUnsettled() (from, read server.ID, print uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	first := b.lastRead
-	if first == (server.ID{}) {
-		return first, false
-	}
+	from = b.lastRead
 	for id, e := range b.entries {
-		if e.state != stateSettling && !id.After(first) {
-			first = before(id)
+		if e.state != stateSettling && (from == (server.ID{}) || !id.After(from)) {
+			from = before(id)
 		}
 	}
-	return first, true
+	return from, b.lastRead, b.lastPrint
 }
 
 // before is the highest ID below id.
@@ -128,20 +156,27 @@ func before(id server.ID) server.ID {
 }
 
 // reset drops what no handler has. What one has stays until it is settled, so that the
-// same entry, read again, does not go out a second time.
-func (b *book) reset() (dropped int) {
+// same entry, read again, does not go out a second time; in a new stream the same ID is
+// another entry.
+func (b *book) reset(isNew bool) (dropped int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, e := range b.entries {
-		if e.state == stateReady || e.state == stateParked || e.state == stateWaiting {
+	for id, e := range b.entries {
+		switch e.state {
+		case stateReady, stateParked, stateWaiting:
 			// Not done: that would let the next of its key go out.
 			if e.state == stateReady {
 				b.readyCount--
 			}
 			e.state = stateDone
 			b.unload(e)
-			delete(b.entries, e.id)
+			delete(b.entries, id)
 			dropped++
+		case stateOut:
+			if isNew {
+				e.deleted, e.until = true, forever
+				delete(b.entries, id)
+			}
 		}
 	}
 	for key, l := range b.lanes {
@@ -149,6 +184,9 @@ func (b *book) reset() (dropped int) {
 		if l.current.state == stateDone {
 			delete(b.lanes, key)
 		}
+	}
+	if isNew {
+		b.lastRead, b.lastPrint = server.ID{}, 0
 	}
 	return dropped
 }
@@ -177,6 +215,20 @@ func (s *subscription) resolveStart(ctx context.Context) error {
 	}
 	_, _, err := s.lastGenerated(ctx) // shows a key of another type
 	return explain(err)
+}
+
+// checkAnew notices, with FanOut, a stream that was deleted and has begun again with
+// lower IDs. It is called when nothing came.
+func (s *subscription) checkAnew(ctx context.Context) error {
+	last, exists, err := s.lastGenerated(ctx)
+	if err != nil {
+		return err
+	}
+	if exists && s.lastID.After(last) {
+		s.logger.Error("The stream has begun again with lower IDs; reading it from its beginning", nil, s.fields(nil))
+		s.lastID = server.ID{}
+	}
+	return nil
 }
 
 func (s *subscription) lastGenerated(ctx context.Context) (id server.ID, exists bool, err error) {

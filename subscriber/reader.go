@@ -76,6 +76,9 @@ func (s *subscription) readOnce(ctx context.Context) error {
 	}
 	s.outage.over()
 	if len(raw) == 0 {
+		if s.cfg.FanOut {
+			return s.checkAnew(ctx)
+		}
 		return nil
 	}
 	total := 0
@@ -84,6 +87,7 @@ func (s *subscription) readOnce(ctx context.Context) error {
 		total += size(r.pairs)
 		arrivals = append(arrivals, s.arrive(r))
 	}
+	arrivals[len(raw)-1].print = fingerprint(raw[len(raw)-1].pairs)
 	s.measure(total, len(raw))
 	s.book.add(arrivals, sent)
 	return nil

@@ -45,6 +45,11 @@ func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEven
 		b.wait(e, after)
 		return ev, &RedeliverEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Count: e.count, After: after, Delayed: delayed}
 	}
+	if e.deleted && b.entries[e.id] != e && !acked {
+		ev.Settlement = Interrupted // its stream is gone
+		b.done(e)
+		return ev, nil
+	}
 	switch {
 	case e.reason != "":
 		ev.Settlement = Rejected
