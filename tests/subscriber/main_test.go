@@ -4,6 +4,7 @@ package subscriber_test
 import (
 	"context"
 	"fmt"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -21,6 +22,13 @@ import (
 // Watermill's universal suite leaves goroutines of its own behind: of the wrapper that
 // subscribes many times, which nobody drains at the end, and of TestReconnect.
 func TestMain(m *testing.M) {
+	if spec := os.Getenv(consumerVariable); spec != "" { // a consumer process of a test
+		if err := consume(spec); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	testserver.Main(m,
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func2"),
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func3"),
