@@ -109,7 +109,14 @@ type call struct {
 func (e *engine) deliver(ctx context.Context, t *topic, items []item) []Receipt {
 	c := &call{items: items, left: len(items), finished: make(chan struct{})}
 	if ctx.Err() == nil {
-		t.enqueue(c)
+		switch f := t.enqueue(c); {
+		case f != nil && ctx.Done() == nil:
+			// A caller that can't give up sends by itself: two goroutines would only
+			// wake each other up.
+			t.flyFor(c, f)
+		case f != nil:
+			go t.fly(f)
+		}
 		select {
 		case <-c.finished:
 		case <-ctx.Done():

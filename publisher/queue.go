@@ -42,7 +42,7 @@ type topic struct {
 	noEval   atomic.Bool // the user may not run scripts
 }
 
-// flight is one goroutine that sends batches of a topic until the queue is empty.
+// flight sends batches of a topic, one after the other, until the queue is empty.
 type flight struct{ since time.Time }
 
 func newTopic(e *engine, name string) *topic {
@@ -51,7 +51,9 @@ func newTopic(e *engine, name string) *topic {
 	return t
 }
 
-func (t *topic) enqueue(c *call) {
+// enqueue queues a call. Where that takes another flight, it returns it: the caller
+// must have it flown.
+func (t *topic) enqueue(c *call) *flight {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.queue = append(t.queue, c)
@@ -63,31 +65,50 @@ func (t *topic) enqueue(c *call) {
 			}
 		}
 		if inTime >= flights || len(t.flying) >= maxFlights {
-			return
+			return nil
 		}
 	}
 	f := &flight{since: time.Now()}
 	t.flying[f] = struct{}{}
 	t.engine.running.Add(1) // the caller's begin keeps the group above zero
-	go t.fly(f)
+	return f
 }
 
+// fly sends batches until the queue is empty.
 func (t *topic) fly(f *flight) {
-	defer t.engine.running.Done()
-	for {
-		// Let callers that are about to queue do so: an idle machine does not notice,
-		// a busy one gets larger batches.
-		runtime.Gosched()
-		batch := t.take(f)
-		if batch == nil {
+	for t.flyOnce(f) {
+	}
+}
+
+// flyFor is fly in the goroutine of a caller, who leaves when the own call is done.
+func (t *topic) flyFor(c *call, f *flight) {
+	for t.flyOnce(f) {
+		select {
+		case <-c.finished:
+			if !t.land(f) {
+				go t.fly(f)
+			}
 			return
-		}
-		if len(batch) == 1 {
-			t.sendCall(batch[0])
-		} else {
-			t.sendParts(wholeCalls(batch))
+		default:
 		}
 	}
+}
+
+// flyOnce sends a batch. It is false when there is none: the flight is over.
+func (t *topic) flyOnce(f *flight) bool {
+	// Let callers that are about to queue do so: an idle machine does not notice, a
+	// busy one gets larger batches.
+	runtime.Gosched()
+	batch := t.take(f)
+	switch len(batch) {
+	case 0:
+		return false
+	case 1:
+		t.sendCall(batch[0])
+	default:
+		t.sendParts(wholeCalls(batch))
+	}
+	return true
 }
 
 // take returns the calls of the next batch, nil when there are none; then the
@@ -105,7 +126,7 @@ func (t *topic) take(f *flight) []*call {
 		}
 	}
 	if n == 0 {
-		delete(t.flying, f)
+		t.remove(f)
 		return nil
 	}
 	batch := t.queue[:n:n]
@@ -115,6 +136,23 @@ func (t *topic) take(f *flight) []*call {
 	}
 	f.since = time.Now()
 	return batch
+}
+
+// land ends a flight if the queue is empty.
+func (t *topic) land(f *flight) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.queue) > 0 {
+		return false
+	}
+	t.remove(f)
+	return true
+}
+
+// remove takes a flight out. The caller holds t.mu.
+func (t *topic) remove(f *flight) {
+	delete(t.flying, f)
+	t.engine.running.Done()
 }
 
 func (c *call) bytes() int {
