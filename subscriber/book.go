@@ -59,6 +59,7 @@ type book struct {
 	cautious          bool // until one entry of a dead consumer is settled
 
 	acks, marks, graves []*entry
+	urgent              bool // the settler must not linger
 }
 
 func newBook(cfg *Config, topic, consumer string) *book {
@@ -251,16 +252,19 @@ func (b *book) land(e *entry) {
 	b.flying--
 	if e.suspect {
 		b.suspectsOut--
-		if e.alone {
-			e.alone = false
-			b.aloneOut--
-		}
-		if b.suspects.len() > 0 {
-			notify(b.wake)
-		}
+		notify(b.wake)
 	}
 	if b.flying == 0 && b.stopping {
 		notify(b.idle)
+	}
+}
+
+// rejoin lets other suspects go out after e.
+func (b *book) rejoin(e *entry) {
+	if e.alone {
+		e.alone = false
+		b.aloneOut--
+		notify(b.wake)
 	}
 }
 
@@ -269,6 +273,7 @@ func (b *book) withdraw(e *entry) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.land(e)
+	b.rejoin(e)
 	e.count--
 	switch {
 	case e.gone:
@@ -289,6 +294,7 @@ func (b *book) done(e *entry) {
 	}
 	e.state = stateDone
 	b.unload(e)
+	b.rejoin(e)
 	if b.entries[e.id] == e {
 		delete(b.entries, e.id)
 	}

@@ -37,8 +37,15 @@ func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEven
 		Count: e.count, Took: time.Duration(b.now() - e.outAt),
 	}
 	b.land(e)
-	if e.suspect { // it lives
+	if e.suspect { // it does no harm
 		e.suspect, b.cautious = false, false
+		if acked && e.reason == "" && !e.delayed {
+			// The next suspect waits until the server knows: were it to kill the process
+			// before, this one would be suspected again, and in the end be convicted.
+			b.urgent = true
+		} else {
+			b.rejoin(e)
+		}
 	}
 	e.again = true
 	redeliver := func(after time.Duration, delayed bool) (SettleEvent, *RedeliverEvent) {
@@ -100,7 +107,7 @@ func (b *book) acked(e *entry) {
 		notify(b.wake)
 	}
 	b.acks = append(b.acks, e)
-	if n := len(b.acks); n == 1 || n == ackBatch {
+	if n := len(b.acks); n == 1 || n == ackBatch || b.urgent {
 		notify(b.work)
 	}
 }
@@ -114,7 +121,7 @@ func (b *book) takeJobs() jobs {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	j := jobs{b.acks, b.marks, b.graves}
-	b.acks, b.marks, b.graves = nil, nil, nil
+	b.acks, b.marks, b.graves, b.urgent = nil, nil, nil, false
 	return j
 }
 
@@ -188,4 +195,10 @@ func (b *book) renewed(list []*entry, sent instant, others, deleted map[string]b
 	notify(b.wake)
 	notify(b.room)
 	return ended, lost
+}
+
+func (b *book) isUrgent() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.urgent
 }

@@ -41,7 +41,7 @@ func (s *subscription) settle(ctx context.Context) {
 			case <-s.flush:
 				ending = true
 			}
-			if !ending {
+			if !ending && !s.book.isUrgent() {
 				linger.Reset(ackLinger)
 				select {
 				case <-linger.C:

@@ -218,6 +218,7 @@ func (b *book) condemn(e *entry, reason string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.land(e)
+	b.rejoin(e)
 	e.count--
 	e.reason, e.failure = reason, err
 	b.bury(e)
