@@ -77,6 +77,9 @@ func (t *topic) enqueue(c *call) *flight {
 // fly sends batches until the queue is empty.
 func (t *topic) fly(f *flight) {
 	for t.flyOnce(f) {
+		// Let the callers that were just served queue their next: the batches of a busy
+		// topic get larger.
+		runtime.Gosched()
 	}
 }
 
@@ -96,9 +99,6 @@ func (t *topic) flyFor(c *call, f *flight) {
 
 // flyOnce sends a batch. It is false when there is none: the flight is over.
 func (t *topic) flyOnce(f *flight) bool {
-	// Let callers that are about to queue do so: an idle machine does not notice, a
-	// busy one gets larger batches.
-	runtime.Gosched()
 	batch := t.take(f)
 	switch len(batch) {
 	case 0:
