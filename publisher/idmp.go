@@ -59,7 +59,13 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	for i, add := range adds {
 		o := &outcomes[i]
 		if addErr := add.Err(); addErr != nil {
-			if classify(addErr) == server.Final {
+			switch {
+			case redis.HasErrorPrefix(addErr, "Invalid stream ID"):
+				// What a server says that takes IDMP for an entry ID: another, older one
+				// answers now. The next set-up finds out.
+				t.setup.forget(st)
+				*o = outcome{known: true, err: fmt.Errorf("%w: this server does not know XADD IDMP: %w", ErrModeUnsupported, addErr)}
+			case classify(addErr) == server.Final:
 				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", addErr)}
 			}
 			continue

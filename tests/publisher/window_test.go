@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -318,6 +319,39 @@ func TestServerUpgrade(t *testing.T) {
 		t.Errorf("a topic that is made after the upgrade has mode %v", r.Mode)
 	}
 	wantEntries(t, newer, topic, 101)
+}
+
+// An older server answers under running publishers, as after a failover to a replica
+// that was not upgraded: a clear error, and no entry that nothing protects.
+func TestOlderServerTakesOver(t *testing.T) {
+	old, next := testserver.Start(t, testserver.Redis80), testserver.Start(t, testserver.Redis86)
+	topic := testserver.Topic(t)
+	where := &switchable{addr: next.Addr()}
+	client := redis.NewClient(&redis.Options{Dialer: where.dial})
+	t.Cleanup(func() { _ = client.Close() })
+	p := newPublisher(t, client)
+	mustPublish(t, p, topic, payment(1))
+
+	// Snapshots of the new server can't be read by the old one; its keys can be made.
+	older, ctx := old.Client(), t.Context()
+	record, err := client.HGetAll(ctx, slot.LayoutKey(topic)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := older.HSet(ctx, slot.LayoutKey(topic), record).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := older.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []string{"a", "b"}}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	where.set(old.Addr())
+	next.Kill()
+	for range 3 {
+		if err := p.Publish(topic, payment(2)); !errors.Is(err, publisher.ErrModeUnsupported) || !publisher.IsPermanent(err) {
+			t.Errorf("error %v", err)
+		}
+	}
+	wantEntries(t, older, topic, 1)
 }
 
 // The state of the keys survives what the server survives.
