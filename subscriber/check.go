@@ -1,0 +1,225 @@
+package subscriber
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/slot"
+)
+
+// Report is what [Subscriber.Check] found. It writes nothing.
+type Report struct {
+	// Server is product and version, "redis 8.6.3".
+	Server string
+	// Topics has one report for each topic asked for.
+	Topics []TopicReport
+	// Connections is how many the client's pool should have for a subscription to each
+	// of these topics.
+	Connections int
+	// Warnings are complete sentences about what an operator should look at.
+	Warnings []string
+}
+
+// TopicReport is what Check found about one topic.
+type TopicReport struct {
+	Topic string
+	// Exists tells whether the stream does, HasGroup whether the group does. Subscribe
+	// makes both.
+	Exists, HasGroup bool
+	// Pending is how many entries consumers hold, HandedBack how many of those wait for
+	// anybody to take them; Lag how many the group has not read yet, -1 where the server
+	// does not know.
+	Pending, HandedBack, Lag int64
+	// OldestPending is the age of the oldest pending entry, by its ID. The server's idle
+	// times don't tell: they begin again with every heartbeat.
+	OldestPending time.Duration
+	// Consumers is the number of consumers in the group.
+	Consumers int
+	// TrimmedUnread is how many entries are gone that the group has not read.
+	TrimmedUnread int64
+	// DeadLetters is the length of the dead-letter stream.
+	DeadLetters int64
+	// Missing names the commands that the user has no right to.
+	Missing []string
+}
+
+// Check looks at server and topics before there is traffic. The error says why it could
+// not look, or that a subscription would not work; it is joined from all topics, and the
+// report is as complete as it could be.
+func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error) {
+	r := Report{Connections: len(topics) + 4}
+	var faults []error
+	for _, name := range topics {
+		if err := checkTopic(name); err != nil {
+			faults = append(faults, err)
+			continue
+		}
+		sub := newSubscription(s, name)
+		if r.Server == "" {
+			if info, err := server.InfoSection(ctx, s.cfg.Client, name, "server"); err == nil {
+				r.Server = serverName(info)
+			}
+		}
+		tr, err := sub.check(ctx, &r)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("topic %q: %w", name, err))
+		}
+		r.Topics = append(r.Topics, tr)
+	}
+	if size := poolSize(s.cfg.Client); size > 0 && size < r.Connections {
+		r.warn("The client's pool has %d connections; subscriptions to %d topics need %d.", size, len(topics), r.Connections)
+	}
+	return r, errors.Join(faults...)
+}
+
+func (r *Report) warn(format string, args ...any) {
+	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
+}
+
+// serverName is product and version; Valkey calls itself Redis 7.2.4 for old clients.
+func serverName(info map[string]string) string {
+	if v := info["valkey_version"]; v != "" {
+		return "valkey " + v
+	}
+	return "redis " + info["redis_version"]
+}
+
+func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error) {
+	tr := TopicReport{Topic: s.topic, Lag: -1}
+	var err error
+	if tr.Missing, err = s.missingRights(ctx); err != nil {
+		return tr, err
+	}
+	if len(tr.Missing) > 0 {
+		return tr, fmt.Errorf("the user may not run %s on it or on %s: grant it with ACL SETUSER",
+			strings.Join(tr.Missing, ", "), slot.DeadLetter(s.topic))
+	}
+	if _, tr.Exists, err = s.lastGenerated(ctx); err != nil {
+		return tr, explain(err)
+	}
+	if tr.DeadLetters, err = s.client.XLen(ctx, slot.DeadLetter(s.topic)).Result(); err != nil {
+		return tr, fmt.Errorf("dead letters: %w", explain(err))
+	}
+	if s.cfg.FanOut {
+		return tr, nil
+	}
+	if err := s.checkDelete(ctx); err != nil {
+		return tr, err
+	}
+	if tr.Exists {
+		if err := s.checkGroup(ctx, &tr); err != nil {
+			return tr, err
+		}
+	}
+	if tr.TrimmedUnread > 0 {
+		r.warn("Topic %q: %d entries were trimmed that group %q has not read.", s.topic, tr.TrimmedUnread, s.cfg.Group)
+	}
+	if tr.Consumers > 1000 {
+		r.warn("Topic %q: group %q has %d consumers; those without pending entries go after a few heartbeats.", s.topic, s.cfg.Group, tr.Consumers)
+	}
+	return tr, nil
+}
+
+func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
+	cmd := server.NewCommand(ctx, 2, "xinfo", "groups", s.topic)
+	if err := s.client.Process(ctx, cmd); err != nil {
+		return err
+	}
+	groups, err := list(cmd.Val(), 0)
+	if err != nil {
+		return err
+	}
+	for _, g := range groups {
+		fields := fieldsOf(g)
+		if fields["name"] != s.cfg.Group {
+			continue
+		}
+		tr.HasGroup = true
+		consumers, _ := fields["consumers"].(int64)
+		tr.Consumers = int(consumers)
+		if lag, ok := fields["lag"].(int64); ok {
+			tr.Lag = lag
+		}
+	}
+	if !tr.HasGroup {
+		return nil
+	}
+	if tr.TrimmedUnread, err = s.trimmedUnread(ctx); err != nil {
+		return err
+	}
+	summary, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
+	if err != nil {
+		return err
+	}
+	tr.Pending, tr.HandedBack = summary.Count, summary.Consumers[handbackConsumer]
+	if id, err := server.ParseID(summary.Lower); err == nil && summary.Count > 0 {
+		tr.OldestPending = max(time.Since(time.UnixMilli(int64(id.MS))), 0)
+	}
+	return nil
+}
+
+// missingRights queues every command that reading uses in a transaction and discards
+// it: the server checks rights when it queues, and nothing is run.
+func (s *subscription) missingRights(ctx context.Context) ([]string, error) {
+	node, err := server.Node(ctx, s.client, s.topic)
+	if err != nil {
+		return nil, err
+	}
+	t, g, dead := s.topic, s.cfg.Group, slot.DeadLetter(s.topic)
+	commands := [][]any{
+		{"xinfo", "stream", t},
+		{"xrange", t, "-", "+"},
+	}
+	if s.cfg.FanOut {
+		commands = append(commands, []any{"xread", "count", 1, "streams", t, "0"})
+	} else {
+		commands = append(commands, [][]any{
+			{"xgroup", "create", t, g, "$", "mkstream"},
+			{"xgroup", "delconsumer", t, g, "c"},
+			{"xinfo", "groups", t},
+			{"xinfo", "consumers", t, g},
+			{"xreadgroup", "group", g, "c", "count", 1, "streams", t, ">"},
+			{"xpending", t, g},
+			{"xclaim", t, g, "c", 0, "0-1", "justid"},
+			{"xack", t, g, "0-1"},
+			{"xadd", dead, "nomkstream", "*", "f", "v"},
+			{"xlen", dead},
+			{"time"},
+			{"eval", "return 1", 2, t, dead},
+			{"evalsha", "0", 2, t, dead},
+		}...)
+		if s.cfg.DeleteOnAck {
+			commands = append(commands, []any{"xackdel", t, g, "acked", "ids", 1, "0-1"})
+		}
+	}
+	cmds := []redis.Cmder{server.NewCommand(ctx, 0, "multi")}
+	for _, args := range commands {
+		cmds = append(cmds, server.NewCommand(ctx, 0, args...))
+	}
+	cmds = append(cmds, server.NewCommand(ctx, 0, "discard"))
+	_, err = node.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for _, cmd := range cmds {
+			_ = pipe.Process(ctx, cmd)
+		}
+		return nil
+	})
+	var missing []string
+	for _, cmd := range cmds {
+		if server.IsRefusedByACL(cmd.Err()) {
+			missing = append(missing, strings.ToUpper(cmd.FullName()))
+		}
+	}
+	// Of the other errors only those of the connection matter: a command that the server
+	// does not know is looked at elsewhere.
+	var reply redis.Error
+	if len(missing) == 0 && err != nil && !errors.As(err, &reply) {
+		return nil, err
+	}
+	return missing, nil
+}
