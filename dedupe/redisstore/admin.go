@@ -1,0 +1,205 @@
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+)
+
+// scanCount is how many keys a server looks at in one call of SCAN.
+const scanCount = 1000
+
+// found is a record with its value.
+type found struct {
+	dedupe.Record
+	name, value string
+}
+
+func (r record) public(k dedupe.Key, ttl time.Duration) dedupe.Record {
+	out := dedupe.Record{Key: k, State: dedupe.Done, CommittedAt: r.at, Fingerprint: r.digest, Outputs: len(r.outputs)}
+	if r.claim {
+		out.State = dedupe.InProgress
+	}
+	if ttl > 0 {
+		out.ExpiresAt = time.Now().Add(ttl)
+	}
+	for _, o := range r.outputs {
+		out.OutputBytes += len(o)
+	}
+	return out
+}
+
+// Lookup implements dedupe.Admin.
+func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error) {
+	if err := k.Validate(); err != nil {
+		return dedupe.Record{}, err
+	}
+	name := Name(k)
+	all, err := s.read(ctx, s.cfg.Client, []string{name})
+	switch {
+	case err != nil:
+		return dedupe.Record{}, explain("lookup", name, err)
+	case len(all) == 0:
+		return dedupe.Record{}, fmt.Errorf("redisstore: %w of %s", dedupe.ErrNotFound, k)
+	}
+	return all[0].Record, nil
+}
+
+// Forget implements dedupe.Admin. It also removes a record that can't be read.
+func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
+	if err := k.Validate(); err != nil {
+		return err
+	}
+	name := Name(k)
+	if sent := s.send(ctx, s.script(forgetScript, name)); sent.err != nil {
+		return explain("forget", name, sent.err)
+	}
+	return nil
+}
+
+// List implements dedupe.Admin. It goes through all keys of the server, or of every
+// master of a cluster, a thousand at a time. Records that can't be read are skipped;
+// one may come twice while the server resizes its table, as SCAN has it.
+func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Record, error] {
+	return func(yield func(dedupe.Record, error) bool) {
+		err := s.each(ctx, f, func(r found) bool { return yield(r.Record, nil) })
+		if err != nil {
+			yield(dedupe.Record{}, err)
+		}
+	}
+}
+
+// Purge implements dedupe.Admin. The server removes by itself what ran out.
+func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, error) {
+	n := 0
+	var failed error
+	err := s.each(ctx, dedupe.Filter{State: dedupe.Done}, func(r found) bool {
+		if !r.CommittedAt.Before(before) {
+			return true
+		}
+		sent := s.send(ctx, s.script(removeScript, r.name, r.value))
+		removed, err := sent.yes()
+		if err != nil {
+			failed = explain("purge", r.name, err)
+			return false
+		}
+		if removed {
+			n++
+		}
+		return limit <= 0 || n < limit
+	})
+	return n, errors.Join(failed, err)
+}
+
+// each calls visit for every record that f picks, until it returns false.
+func (s *Store) each(ctx context.Context, f dedupe.Filter, visit func(found) bool) error {
+	nodes, err := s.nodes(ctx)
+	if err != nil {
+		return fmt.Errorf("redisstore: list: %w", err)
+	}
+	for _, node := range nodes {
+		var cursor uint64
+		for {
+			names, next, err := node.Scan(ctx, cursor, pattern(f), scanCount).Result()
+			if err != nil {
+				return fmt.Errorf("redisstore: list: %w", err)
+			}
+			// By the client as a whole: a slot may have moved since.
+			all, err := s.read(ctx, s.cfg.Client, names)
+			if err != nil && !errors.Is(err, dedupe.ErrCorrupt) {
+				return fmt.Errorf("redisstore: list: %w", err)
+			}
+			for _, r := range all {
+				if f.Match(r.Record) && !visit(r) {
+					return nil
+				}
+			}
+			if cursor = next; cursor == 0 {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+// nodes are the masters.
+func (s *Store) nodes(ctx context.Context) ([]redis.UniversalClient, error) {
+	cluster, ok := s.cfg.Client.(*redis.ClusterClient)
+	if !ok {
+		return []redis.UniversalClient{s.cfg.Client}, nil
+	}
+	found := make(chan *redis.Client)
+	failed := make(chan error, 1)
+	go func() {
+		defer close(found)
+		failed <- cluster.ForEachMaster(ctx, func(_ context.Context, c *redis.Client) error {
+			found <- c
+			return nil
+		})
+	}()
+	var all []redis.UniversalClient
+	for c := range found {
+		all = append(all, c)
+	}
+	return all, <-failed
+}
+
+// read gets what is there of some records. Those that can't be read are an error that
+// matches ErrCorrupt, beside the others.
+func (s *Store) read(ctx context.Context, client redis.UniversalClient, names []string) (all []found, err error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	pipe := client.Pipeline()
+	gets, ttls := make([]*redis.StringCmd, len(names)), make([]*redis.DurationCmd, len(names))
+	for i, name := range names {
+		gets[i], ttls[i] = pipe.Get(ctx, name), pipe.PTTL(ctx, name)
+	}
+	_, pipeErr := pipe.Exec(ctx)
+	for i, name := range names {
+		value, getErr := gets[i].Result()
+		switch {
+		case errors.Is(getErr, redis.Nil):
+			continue
+		case redis.HasErrorPrefix(getErr, "WRONGTYPE"):
+			err = errors.Join(err, fmt.Errorf("%w: %q: %w", dedupe.ErrCorrupt, name, getErr))
+			continue
+		case getErr != nil:
+			return nil, errors.Join(getErr, pipeErr)
+		}
+		k, keyErr := parseName(name)
+		r, readErr := parseRecord(value)
+		if bad := errors.Join(keyErr, readErr); bad != nil {
+			err = errors.Join(err, fmt.Errorf("%q: %w", name, bad))
+			continue
+		}
+		all = append(all, found{r.public(k, ttls[i].Val()), name, value})
+	}
+	return all, err
+}
+
+// pattern narrows a SCAN down as far as the filter's parts are the first ones.
+func pattern(f dedupe.Filter) string {
+	n := 0
+	for _, part := range []string{f.Namespace, f.Topic, f.Handler} {
+		if part == "" {
+			break
+		}
+		n++
+	}
+	if n == 0 {
+		return recordPrefix + "*"
+	}
+	// Parts have their colons escaped, so a name splits where it was joined.
+	name := strings.TrimPrefix(Name(dedupe.Key{Namespace: f.Namespace, Topic: f.Topic, Handler: f.Handler}), recordPrefix)
+	return recordPrefix + globEscape.Replace(strings.Join(strings.Split(name, ":")[:n], ":")) + ":*"
+}
+
+var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

@@ -1,0 +1,225 @@
+// Package redisstore is a leased dedupe.Store in Redis 7.0 or newer, Valkey, or a
+// cluster of either: one key for each event and handler, removed by the server when
+// its time is over.
+//
+// A claim is SET NX GET PX, a key with the owner's token and the lease for its time to
+// live; a renewal lengthens it, a commit replaces it by the record, a rollback deletes
+// it, all by scripts that check the token. Every step is sent again until the server
+// has answered, and every step survives that.
+//
+// A record whose outputs are settled costs at most 150 bytes above its key. So the
+// memory is about
+//
+//	events a second × retention × (150 bytes + key)
+//
+// for each handler: 100 events a second, a day, keys of 60 bytes: 1.8 GB.
+//
+// Redis acknowledges before it replicates. After a failover the last claims and records
+// may be missing, and a handler whose record is missing runs again when its event comes
+// again. Where an effect must be there once even then, the record has to be where the
+// effect is: dedupe/sqlstore.
+package redisstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+// Store implements dedupe.Store and dedupe.Admin.
+type Store struct {
+	cfg     Config
+	ending  chan struct{}
+	running sync.WaitGroup // tries on their way, and clean-ups
+
+	mu     sync.Mutex
+	closed bool
+	live   map[*claim]struct{}
+}
+
+var (
+	_ dedupe.Store = (*Store)(nil)
+	_ dedupe.Admin = (*Store)(nil)
+)
+
+// New makes a store. It does not dial.
+func New(cfg Config) (*Store, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{cfg: cfg, ending: make(chan struct{}), live: make(map[*claim]struct{})}, nil
+}
+
+// begin tells whether something may be started; running.Done must follow.
+func (s *Store) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.running.Add(1)
+	return true
+}
+
+// Close implements dedupe.Store. A command that is on its way is waited for; the
+// client's time-outs bound that.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.ending)
+	}
+	var claims []*claim
+	for c := range s.live {
+		claims = append(claims, c)
+	}
+	clear(s.live)
+	s.mu.Unlock()
+	for _, c := range claims {
+		c.lease.Release(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+	}
+	s.running.Wait()
+	return nil
+}
+
+// How often Claim looks while another holds the claim.
+const (
+	firstLook = 10 * time.Millisecond
+	lastLook  = 250 * time.Millisecond
+)
+
+// Claim implements dedupe.Store.
+func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+	if err := k.Validate(); err != nil {
+		return nil, err
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	name := Name(k)
+	giveUp := time.Now().Add(o.Wait)
+	pause := firstLook
+	var sentFirst time.Time
+	for {
+		c, sent, err := s.look(ctx, name, o, &sentFirst)
+		if err != nil {
+			// What can't be read is neither got nor to be given up.
+			if sent.unknown {
+				s.giveUpLater(name, o.Token, sent.pending)
+			}
+			return nil, explain("claim", name, err)
+		}
+		left := time.Until(giveUp)
+		if c.state != dedupe.InProgress {
+			return c, nil
+		}
+		if left <= 0 {
+			c.info.RetryAfter = s.left(ctx, name, o.Lease)
+			return c, nil
+		}
+		timer := time.NewTimer(min(pause, left))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		case <-s.ending:
+			timer.Stop()
+			return nil, dedupe.ErrClosed
+		}
+		pause = min(2*pause, lastLook)
+	}
+}
+
+// look asks once, and reads what it got. sentFirst remembers when this token was sent
+// for the first time: that is when a claim that turns out to be ours may have begun.
+func (s *Store) look(ctx context.Context, name string, o dedupe.Options, sentFirst *time.Time) (*claim, sending, error) {
+	value := claimValue(o.Token)
+	sent := s.send(ctx, func(ctx context.Context) (any, error) {
+		cmd := server.NewCommand(ctx, 1, "set", name, value, "nx", "get", "px", max(o.Lease.Milliseconds(), 1))
+		if err := s.cfg.Client.Process(ctx, cmd); err != nil {
+			return nil, err
+		}
+		return cmd.Result()
+	})
+	if sentFirst.IsZero() {
+		*sentFirst = sent.first
+	}
+	c := &claim{store: s, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}
+	switch {
+	case errors.Is(sent.err, redis.Nil): // there was nothing, and this try set it
+		return s.claimed(ctx, c, sent.last), sent, nil
+	case sent.err != nil:
+		return nil, sent, sent.err
+	}
+	text, ok := sent.value.(string)
+	if !ok {
+		return nil, sent, fmt.Errorf("unexpected reply %v", sent.value)
+	}
+	if text == value { // an earlier try set it
+		return s.claimed(ctx, c, *sentFirst), sent, nil
+	}
+	r, err := parseRecord(text)
+	if err != nil {
+		sent.unknown = false // the key is not ours
+		return nil, sent, err
+	}
+	switch {
+	case r.claim:
+		c.state = dedupe.InProgress
+	case !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)):
+		c.state, c.info.CommittedAt = dedupe.Conflict, r.at
+	default:
+		c.state, c.info.CommittedAt, c.outputs, c.tag = dedupe.Done, r.at, r.outputs, r.tag
+	}
+	return c, sent, nil
+}
+
+// claimed makes the claim that was got.
+func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim {
+	c.state = dedupe.Claimed
+	c.lease, c.ctx = dedupe.NewLease(ctx, dedupe.LeaseConfig{Duration: c.options.Lease, SentAt: sentAt, Renew: c.renew})
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.live[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		c.lease.Release(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+	}
+	return c
+}
+
+// giveUpLater deletes a claim that nobody waits for any more. The try that is still on
+// its way goes first, or the claim would come after its deletion. One that comes even
+// later, from a connection that hung, stays until the lease ends it.
+func (s *Store) giveUpLater(name, token string, pending <-chan reply) {
+	if !s.begin() {
+		return
+	}
+	go func() {
+		defer s.running.Done()
+		if pending != nil {
+			<-pending
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.RetryFor)
+		defer cancel()
+		s.send(ctx, s.script(removeScript, name, claimValue(token)))
+	}()
+}
+
+// left is how long another's claim lasts. It is only a hint: an error is no trouble.
+func (s *Store) left(ctx context.Context, name string, lease time.Duration) time.Duration {
+	r, _ := s.once(ctx, func(ctx context.Context) (any, error) { return s.cfg.Client.PTTL(ctx, name).Result() })
+	d, _ := r.value.(time.Duration)
+	return min(max(d, 0), lease)
+}
