@@ -45,7 +45,7 @@ fmt: $(LINT) ## format all modules
 	@for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: test
-test: servers test-root test-alone test-examples test-servers ## all tests but the fault runs: root, root alone, examples, real servers
+test: servers test-root test-alone test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, examples, real servers
 
 .PHONY: test-root
 test-root: race-note ## tests beside the code, no server needed
@@ -64,6 +64,19 @@ test-examples: race-note ## the example programs
 .PHONY: test-servers
 test-servers: race-note servers ## tests on real servers
 	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -skip '$(FAULTS)' ./...
+
+# Watermill's TestReconnect has a data race of its own, in the test.
+.PHONY: test-reconnect
+test-reconnect: servers ## Watermill's reconnect test, which restarts the server; without -race
+	cd tests && $(GO) test -count 1 -timeout $(TIMEOUT) -run 'TestUniversal$$/.*/TestReconnect' ./subscriber
+
+.PHONY: matrix
+matrix: servers ## Watermill's universal suite and stress test: all servers, 1 and 64 in flight
+	cd tests && UNIVERSAL_SERVERS=all $(GO) test -count 1 -timeout 120m -run '^TestUniversal' ./subscriber
+
+.PHONY: diff-existing-app
+diff-existing-app: ## what changes in an app that moves from watermill-redisstream
+	@diff -u --label before/app.go --label after/app.go examples/existing-app/before/app.go examples/existing-app/after/app.go || true
 
 .PHONY: faults
 faults: race-note servers ## the fault runs at full length
