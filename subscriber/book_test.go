@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -88,7 +89,7 @@ func TestOwnershipEndsByOurClock(t *testing.T) {
 			t.Fatal("ended early")
 		}
 		<-time.After(2 * time.Second)
-		if ended := b.expire(); len(ended) != 1 || cause != ErrOwnershipLost {
+		if ended := b.expire(); len(ended) != 1 || !errors.Is(cause, ErrOwnershipLost) {
 			t.Errorf("after 55 s of 60: %d ended, cause %v", len(ended), cause)
 		}
 		// Nothing is handed out that was not renewed.

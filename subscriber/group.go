@@ -232,13 +232,6 @@ func (s *subscription) checkAnew(ctx context.Context) error {
 }
 
 func (s *subscription) lastGenerated(ctx context.Context) (id server.ID, exists bool, err error) {
-	cmd := server.NewCommand(ctx, 2, "xinfo", "stream", s.topic)
-	if err := s.client.Process(ctx, cmd); err != nil {
-		if server.IsMissingKey(err) {
-			return id, false, nil
-		}
-		return id, false, err
-	}
-	info, err := server.ParseStreamInfo(cmd.Val())
-	return info.Last, true, err
+	info, exists, err := server.ReadStreamInfo(ctx, s.client, s.topic)
+	return info.Last, exists, err
 }

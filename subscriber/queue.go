@@ -8,8 +8,6 @@ type queue struct {
 	head int
 }
 
-func (q *queue) len() int { return len(q.list) - q.head }
-
 func (q *queue) push(e *entry) {
 	if q.head > 64 && q.head > len(q.list)/2 { // make room at the end
 		n := copy(q.list, q.list[q.head:])

@@ -206,7 +206,7 @@ func TestFaultChaos(t *testing.T) {
 	testserver.Eventually(t, time.Minute, func() error {
 		p, err := client.XPending(context.Background(), topic, "billing").Result()
 		if err != nil || p.Count != 0 {
-			return fmt.Errorf("%v, %d pending", err, p.Count)
+			return unexpected(err, p)
 		}
 		if g := client.XInfoGroups(context.Background(), topic).Val(); g[0].Lag != 0 {
 			return fmt.Errorf("lag %d", g[0].Lag)

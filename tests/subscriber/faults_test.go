@@ -130,7 +130,7 @@ func TestGroupDestroyed(t *testing.T) {
 		testserver.Eventually(t, within, func() error {
 			groups, err := client.XInfoGroups(ctx, topic).Result()
 			if err != nil || len(groups) != 1 || groups[0].Pending != 3 {
-				return fmt.Errorf("%v %+v", err, groups)
+				return unexpected(err, groups)
 			}
 			return nil
 		})
@@ -316,7 +316,7 @@ func TestAckLostWithFailover(t *testing.T) {
 	testserver.Eventually(t, within, func() error {
 		p, err := replica.Client().XPending(context.Background(), topic, "billing").Result()
 		if err != nil || p.Count != 1 {
-			return fmt.Errorf("%v %+v", err, p)
+			return unexpected(err, p)
 		}
 		return nil
 	})
@@ -338,7 +338,7 @@ func TestAckLostWithFailover(t *testing.T) {
 	testserver.Eventually(t, within, func() error {
 		p, err := client.XPending(context.Background(), topic, "billing").Result()
 		if err != nil || p.Count != 0 {
-			return fmt.Errorf("%v %+v", err, p)
+			return unexpected(err, p)
 		}
 		return nil
 	})

@@ -273,7 +273,7 @@ func TestSlotMoves(t *testing.T) {
 	testserver.Eventually(t, within, func() error {
 		p, err := client.XPending(ctx, topic, "billing").Result()
 		if err != nil || p.Count != 0 {
-			return fmt.Errorf("%v %+v", err, p)
+			return unexpected(err, p)
 		}
 		return nil
 	})

@@ -181,6 +181,14 @@ func wantPending(t testing.TB, client redis.UniversalClient, topic, group string
 	})
 }
 
+// unexpected is the error of a condition that does not hold yet.
+func unexpected(err error, got any) error {
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("got %+v", got)
+}
+
 // testLogger writes what a user would see at the usual level.
 type testLogger struct{ t testing.TB }
 

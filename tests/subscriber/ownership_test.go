@@ -224,7 +224,7 @@ func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
 		testserver.Eventually(t, within, func() error {
 			consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
 			if err != nil || len(consumers) != 1 {
-				return fmt.Errorf("%v %+v", err, consumers)
+				return unexpected(err, consumers)
 			}
 			return nil
 		})
@@ -281,7 +281,7 @@ func TestThousandRestarts(t *testing.T) {
 	testserver.Eventually(t, within, func() error {
 		consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
 		if err != nil || len(consumers) > 2 {
-			return fmt.Errorf("%v, %d consumers", err, len(consumers))
+			return unexpected(err, len(consumers))
 		}
 		return nil
 	})

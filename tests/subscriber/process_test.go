@@ -171,7 +171,7 @@ func consume(text string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("subscribed") //nolint:forbidigo // the parent waits for it
+	fmt.Println("subscribed")
 	var running sync.WaitGroup
 	for msg := range messages {
 		running.Go(func() { handle(spec, direct, msg, write) })

@@ -216,9 +216,9 @@ func TestContextAndMetadataOnRedelivery(t *testing.T) {
 			t.Errorf("context ended by %v", cause)
 		}
 	}
-	for i, least := range []time.Duration{0, 20, 40, 80} {
-		if waits[i] < least*time.Millisecond {
-			t.Errorf("attempt %d came after %v, want %v ms", i+1, waits[i], least)
+	for i, least := range []time.Duration{0, 20 * time.Millisecond, 40 * time.Millisecond, 80 * time.Millisecond} {
+		if waits[i] < least {
+			t.Errorf("attempt %d came after %v, want %v", i+1, waits[i], least)
 		}
 	}
 	receive(t, messages).Ack()
@@ -287,7 +287,7 @@ func TestCountSurvivesCrashWhileWaiting(t *testing.T) {
 			testserver.Eventually(t, within, func() error {
 				p, err := client.XPendingExt(context.Background(), &redis.XPendingExtArgs{Stream: topic, Group: "billing", Start: "-", End: "+", Count: 1}).Result()
 				if err != nil || len(p) != 1 || p[0].RetryCount != want {
-					return fmt.Errorf("%v %+v, want count %d", err, p, want)
+					return unexpected(err, p)
 				}
 				return nil
 			})
