@@ -158,7 +158,7 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 		}
 		tr.Layout = layout
 	}
-	stream, exists, err := streamInfo(ctx, t.engine.client, t.name)
+	stream, exists, err := server.ReadStreamInfo(ctx, t.engine.client, t.name)
 	if err != nil {
 		return tr, info, err
 	}

@@ -35,7 +35,8 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		cmds = append(cmds, adds[i])
 	}
 	confirmed, err := t.transact(cmds)
-	if baseErr := baseline.Err(); baseErr != nil {
+	info, baseErr := baseline.Info()
+	if baseErr != nil {
 		if server.IsMissingKey(baseErr) {
 			return nil, errStale
 		}
@@ -43,12 +44,14 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 			t.noEval.Store(true) // XINFO does as well
 			return t.execIDMP(st, items)
 		}
+		if err == nil {
+			err = baseErr // an error reply inside the transaction, or one that can't be read
+			if classify(err) == server.Ambiguous {
+				err = permanent(err)
+			}
+		}
 		markLost(items, nil, err)
 		return nil, err
-	}
-	info, parseErr := server.ParseStreamInfo(baseline.Val())
-	if parseErr != nil {
-		return nil, permanent(parseErr)
 	}
 	t.observe(st, info)
 
@@ -95,7 +98,7 @@ const largeMessage = 4 << 10
 var baselineScript string
 
 // baseline asks for the stream's last ID, before the entries of the transaction.
-func (t *topic) baseline(ctx context.Context, items []*item) server.Command {
+func (t *topic) baseline(ctx context.Context, items []*item) server.StreamInfoCommand {
 	if !t.large.Load() {
 		for _, it := range items {
 			if it.size > largeMessage {
@@ -104,7 +107,7 @@ func (t *topic) baseline(ctx context.Context, items []*item) server.Command {
 		}
 	}
 	if t.large.Load() && !t.noEval.Load() {
-		return server.NewCommand(ctx, 3, "eval", baselineScript, 1, t.name)
+		return server.NewStreamInfoScript(ctx, 3, "eval", baselineScript, 1, t.name)
 	}
-	return server.NewCommand(ctx, 2, "xinfo", "stream", t.name)
+	return server.NewStreamInfoCommand(ctx, t.name)
 }

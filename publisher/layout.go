@@ -181,7 +181,7 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 	}
 	st.layout = layout
 
-	stream, exists, err := streamInfo(ctx, tx, t.name)
+	stream, exists, err := server.ReadStreamInfo(ctx, tx, t.name)
 	if err != nil {
 		return err
 	}
@@ -221,22 +221,6 @@ func queue(ctx context.Context, pipe redis.Pipeliner, cmds []redis.Cmder) error 
 		}
 	}
 	return nil
-}
-
-// processor is what sends a single command: a client or a transaction.
-type processor interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
-}
-
-func streamInfo(ctx context.Context, p processor, topic string) (info server.StreamInfo, exists bool, err error) {
-	cmd := server.NewCommand(ctx, 2, "xinfo", "stream", topic)
-	if err := p.Process(ctx, cmd); server.IsMissingKey(err) {
-		return info, false, nil
-	} else if err != nil {
-		return info, false, err
-	}
-	info, err = server.ParseStreamInfo(cmd.Val())
-	return info, true, err
 }
 
 // wanted is the layout that this publisher makes where there is none.

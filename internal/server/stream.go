@@ -1,9 +1,13 @@
 package server
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // StreamInfo is the part of XINFO STREAM that this library uses. It is read by
@@ -20,49 +24,140 @@ type StreamInfo struct {
 	IIDsAdded    int64
 }
 
-// ParseStreamInfo reads the reply of XINFO STREAM, a map or a flat list by the
-// protocol version.
-func ParseStreamInfo(reply any) (StreamInfo, error) {
+// StreamInfoCommand asks for a StreamInfo, once. It keeps the reply as it came:
+// XINFO STREAM has two entries in it that nobody looks at, and goes along with every
+// transaction of a publisher.
+type StreamInfoCommand struct{ *redis.RawCmd }
+
+// NoRetry tells go-redis to hand the first error back.
+func (StreamInfoCommand) NoRetry() bool { return true }
+
+// NewStreamInfoCommand makes XINFO STREAM.
+func NewStreamInfoCommand(ctx context.Context, stream string) StreamInfoCommand {
+	return NewStreamInfoScript(ctx, 2, "xinfo", "stream", stream)
+}
+
+// NewStreamInfoScript makes a command whose key is args[keyPos] and whose reply is
+// like that of XINFO STREAM.
+func NewStreamInfoScript(ctx context.Context, keyPos int8, args ...any) StreamInfoCommand {
+	cmd := redis.NewRawCmd(ctx, args...)
+	cmd.SetFirstKeyPos(keyPos)
+	return StreamInfoCommand{cmd}
+}
+
+// Info is the reply, or its error.
+func (c StreamInfoCommand) Info() (StreamInfo, error) {
+	if err := c.Err(); err != nil {
+		return StreamInfo{}, err
+	}
+	return parseStreamInfo(c.Val())
+}
+
+// ReadStreamInfo asks by itself; exists is false where there is no stream.
+func ReadStreamInfo(ctx context.Context, p Processor, stream string) (info StreamInfo, exists bool, err error) {
+	cmd := NewStreamInfoCommand(ctx, stream)
+	_ = p.Process(ctx, cmd) // Info has the error
+	info, err = cmd.Info()
+	if IsMissingKey(err) {
+		return info, false, nil
+	}
+	return info, err == nil, err
+}
+
+// Processor sends a single command: a client, a connection, a transaction.
+type Processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
+// parseStreamInfo reads a map or a flat list, by the protocol's version.
+func parseStreamInfo(reply []byte) (StreamInfo, error) {
 	var info StreamInfo
+	r := respReader{rest: reply}
+	kind, head := r.line()
+	n, err := strconv.Atoi(string(head))
+	switch {
+	case kind == '-':
+		return info, Reply(head)
+	case err == nil && kind == '*':
+		n /= 2
+	case err != nil || kind != '%':
+		return info, fmt.Errorf("XINFO STREAM: unexpected reply %.40q", reply)
+	}
 	var last string
-	set := func(name, value any) {
-		n, _ := value.(int64)
+	for range n {
+		name, value := string(r.value()), r.value()
+		number, _ := strconv.ParseInt(string(value), 10, 64)
 		switch name {
 		case "last-generated-id":
-			last, _ = value.(string)
+			last = string(value)
 		case "length":
-			info.Length = n
+			info.Length = number
 		case "groups":
-			info.Groups = n
+			info.Groups = number
 		case "idmp-duration":
-			info.IDMPDuration = n
+			info.IDMPDuration = number
 		case "idmp-maxsize":
-			info.IDMPMaxSize = n
+			info.IDMPMaxSize = number
 		case "pids-tracked":
-			info.PIDsTracked = n
+			info.PIDsTracked = number
 		case "iids-tracked":
-			info.IIDsTracked = n
+			info.IIDsTracked = number
 		case "iids-added":
-			info.IIDsAdded = n
+			info.IIDsAdded = number
 		}
 	}
-	switch fields := reply.(type) {
-	case map[any]any:
-		for name, value := range fields {
-			set(name, value)
-		}
-	case []any:
-		for i := 0; i+1 < len(fields); i += 2 {
-			set(fields[i], fields[i+1])
-		}
-	default:
-		return info, fmt.Errorf("XINFO STREAM: unexpected reply of type %T", reply)
-	}
-	var err error
 	if info.Last, err = ParseID(last); err != nil {
 		return info, fmt.Errorf("XINFO STREAM: %w", err)
 	}
 	return info, nil
+}
+
+// Reply is an error reply.
+type Reply string
+
+// Error implements error.
+func (r Reply) Error() string { return string(r) }
+
+// RedisError marks it as a server's word, for go-redis' functions on errors.
+func (Reply) RedisError() {}
+
+// respReader walks over a complete reply. What is cut off reads as empty.
+type respReader struct{ rest []byte }
+
+// line reads a type and what stands behind it.
+func (r *respReader) line() (kind byte, text []byte) {
+	line, rest, _ := bytes.Cut(r.rest, []byte("\r\n"))
+	r.rest = rest
+	if len(line) == 0 {
+		return 0, nil
+	}
+	return line[0], line[1:]
+}
+
+// value reads a value: the text of a number or string, nothing of what has parts.
+func (r *respReader) value() []byte {
+	kind, text := r.line()
+	switch kind {
+	case '$', '=':
+		n, err := strconv.Atoi(string(text))
+		if err != nil || n < 0 {
+			return nil
+		}
+		n = min(n, len(r.rest))
+		text, r.rest = r.rest[:n], r.rest[n:]
+		r.rest = r.rest[min(2, len(r.rest)):]
+		return text
+	case '*', '~', '>', '%':
+		n, _ := strconv.Atoi(string(text))
+		if kind == '%' {
+			n *= 2
+		}
+		for ; n > 0 && len(r.rest) > 0; n-- {
+			r.value()
+		}
+		return nil
+	}
+	return text
 }
 
 // ID is an entry ID as two numbers, comparable by [ID.After].

@@ -27,13 +27,9 @@ func window(d time.Duration, entries int) change {
 // streamInfo reads what the server does for a stream.
 func streamInfo(t testing.TB, client redis.UniversalClient, topic string) server.StreamInfo {
 	t.Helper()
-	reply, err := client.Do(context.Background(), "XINFO", "STREAM", topic).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := server.ParseStreamInfo(reply)
-	if err != nil {
-		t.Fatal(err)
+	info, exists, err := server.ReadStreamInfo(context.Background(), client, topic)
+	if err != nil || !exists {
+		t.Fatalf("no stream %q: %v", topic, err)
 	}
 	return info
 }
