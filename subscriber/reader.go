@@ -8,7 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
@@ -17,8 +16,7 @@ import (
 
 // read fills the book until the subscription ends. One goroutine per subscription.
 func (s *subscription) read(ctx context.Context) {
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = minRetry, maxRetry
+	retry := newRetry()
 	s.needRecovery.Store(true) // takes over what is there before anything new
 	for {
 		select {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
@@ -38,24 +36,16 @@ func (s *subscription) recoverOwn(ctx context.Context) error {
 	start := "-"
 	for {
 		sent := s.book.now()
-		cmd := server.NewCommand(ctx, 1, "xpending", s.topic, s.cfg.Group, start, "+", maxBatch, s.consumer)
-		if err := s.client.Process(ctx, cmd); err != nil && !isNil(err) {
+		reply, err := ownScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, start, maxBatch)
+		if err != nil {
 			return err
 		}
-		rows, err := list(cmd.Val(), 0)
+		rows, err := pairs(reply)
 		if err != nil {
 			return err
 		}
 		var found []pending
-		for _, r := range rows {
-			row, err := list(r, 4)
-			if err != nil {
-				return err
-			}
-			p, err := newPending(row[0], row[3])
-			if err != nil {
-				return err
-			}
+		for _, p := range rows {
 			start = "(" + p.name
 			if !s.book.holds(p.id) {
 				found = append(found, p)
@@ -156,31 +146,33 @@ func (s *subscription) findKeys(ctx context.Context, arrivals []arrival) error {
 	for len(arrivals) > 0 {
 		part := arrivals[:min(len(arrivals), chunk)]
 		arrivals = arrivals[len(part):]
-		cmds := make([]server.Command, len(part))
-		_, err := s.client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-			for i, a := range part {
-				cmds[i] = server.NewCommand(ctx, 1, "xrange", s.topic, a.entry.name, a.entry.name)
-				_ = pipe.Process(ctx, cmds[i])
-			}
-			return nil
-		})
+		args := make([]any, len(part))
+		for i, a := range part {
+			args[i] = a.entry.name
+		}
+		reply, err := peekScript.Run(ctx, s.client, []string{s.topic}, args...)
 		if err != nil {
 			return err
 		}
+		entries, err := rawEntries(reply)
+		if err != nil {
+			return err
+		}
+		there := make(map[server.ID]rawEntry, len(entries))
+		for _, r := range entries {
+			there[r.id] = r
+		}
 		for i := range part {
-			entries, err := rawEntries(cmds[i].Val())
-			if err != nil {
-				return err
-			}
-			if len(entries) != 1 {
+			r, ok := there[part[i].entry.id]
+			if !ok {
 				continue // deleted: its turn will show it
 			}
-			msg, err := s.decode(entries[0].name, entries[0].pairs)
+			msg, err := s.decode(r.name, r.pairs)
 			if err != nil {
 				part[i].entry.reason, part[i].entry.failure = ReasonUndecodable, err
 				continue
 			}
-			part[i].key, part[i].hasKey = s.orderKey(msg, entries[0].name)
+			part[i].key, part[i].hasKey = s.orderKey(msg, r.name)
 		}
 	}
 	return nil

@@ -26,6 +26,10 @@ var (
 	standbySource string
 	//go:embed sweep.lua
 	sweepSource string
+	//go:embed own.lua
+	ownSource string
+	//go:embed peek.lua
+	peekSource string
 
 	holdScript    = server.NewScript(holdSource)
 	ackScript     = server.NewScript(ackSource)
@@ -35,6 +39,8 @@ var (
 	takeScript    = server.NewScript(takeSource)
 	standbyScript = server.NewScript(standbySource)
 	sweepScript   = server.NewScript(sweepSource)
+	ownScript     = server.NewScript(ownSource)
+	peekScript    = server.NewScript(peekSource)
 )
 
 // The helpers below read replies of scripts and commands. What has another shape than

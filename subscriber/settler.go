@@ -27,57 +27,78 @@ const (
 // that wait, dead letters. It ends after flush is closed, when all is told or the
 // server does not listen. One goroutine per subscription.
 func (s *subscription) settle(ctx context.Context) {
-	retry := backoff.NewExponentialBackOff()
-	retry.InitialInterval, retry.MaxInterval = minRetry, maxRetry
-	linger := time.NewTimer(0)
-	<-linger.C
+	retry, graveRetry := newRetry(), newRetry()
 	var todo jobs
-	last := 0 // tries after flush
-	for {
-		ending := false
-		if todo.none() {
+	var graveTimer <-chan time.Time // set while dead letters wait for another try
+	for failures := 0; ; {
+		flushing := false
+		if len(todo.acks)+len(todo.marks) == 0 && (len(todo.graves) == 0 || graveTimer != nil) {
 			select {
 			case <-s.book.work:
+				s.linger()
+			case <-graveTimer:
+				graveTimer = nil
 			case <-s.flush:
-				ending = true
 			}
-			if !ending && !s.book.isUrgent() {
-				linger.Reset(ackLinger)
-				select {
-				case <-linger.C:
-				case <-s.book.work: // the batch is full, or it is urgent
-					linger.Stop()
-				case <-s.flush:
-					linger.Stop()
-				}
-			}
+		}
+		select {
+		case <-s.flush:
+			flushing, graveTimer = true, nil
+		default:
 		}
 		more := s.book.takeJobs()
 		todo.acks = append(todo.acks, more.acks...)
 		todo.marks = append(todo.marks, more.marks...)
 		todo.graves = append(todo.graves, more.graves...)
-		if ending && todo.none() {
+		if flushing && todo.none() {
 			return
 		}
 		err := s.work(ctx, &todo)
-		if err == nil {
+		switch {
+		case err != nil:
+			s.failed(err)
+		case graveTimer == nil || len(more.graves) > 0:
 			retry.Reset()
+			if err = s.bury(ctx, &todo); err != nil && !isNoGroup(err) {
+				if graveTimer = time.After(graveRetry.NextBackOff()); !flushing {
+					continue // acknowledgements don't wait for it
+				}
+			} else if err == nil {
+				graveRetry.Reset()
+			}
+		}
+		if err == nil || isNoGroup(err) && s.forget(&todo) {
 			continue
 		}
-		s.failed(err)
-		if isNoGroup(err) && s.healing(&todo) {
-			continue
-		}
-		select {
-		case <-s.flush:
-			if last++; last > 1 {
+		if flushing {
+			if failures++; failures > 1 {
 				s.logger.Error("The server does not take acknowledgements; what is not told will be delivered again", err,
 					s.fields(watermill.LogFields{fieldEntries: len(todo.acks) + len(todo.graves)}))
 				return
 			}
-		default:
 		}
 		s.settlerPause(retry.NextBackOff())
+	}
+}
+
+func newRetry() *backoff.ExponentialBackOff {
+	b := backoff.NewExponentialBackOff()
+	b.InitialInterval, b.MaxInterval = minRetry, maxRetry
+	return b
+}
+
+// linger waits a moment for more acknowledgements, unless it is urgent or there are
+// enough.
+func (s *subscription) linger() {
+	if s.book.isUrgent() {
+		return
+	}
+	timer := time.NewTimer(ackLinger)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.book.work: // the batch is full, or it is urgent
+	case <-s.flush:
 	}
 }
 
@@ -94,9 +115,10 @@ func (s *subscription) settlerPause(d time.Duration) {
 	}
 }
 
-// healing drops what concerns a group that does not exist any more: there is nothing to
+// forget drops what concerns a group that does not exist any more: there is nothing to
 // acknowledge, and what it held will be read again.
-func (s *subscription) healing(todo *jobs) bool {
+func (s *subscription) forget(todo *jobs) bool {
+	s.needRecovery.Store(true)
 	s.book.confirm(todo.acks)
 	s.book.confirm(todo.graves)
 	s.book.marked(todo.marks)
@@ -106,6 +128,9 @@ func (s *subscription) healing(todo *jobs) bool {
 
 // work tells the server, and leaves in todo what is still to be told.
 func (s *subscription) work(ctx context.Context, todo *jobs) error {
+	if len(todo.acks)+len(todo.marks) == 0 {
+		return nil
+	}
 	for len(todo.acks) > 0 {
 		batch := todo.acks[:min(len(todo.acks), maxBatch)]
 		if err := s.ack(ctx, batch); err != nil {
@@ -122,6 +147,16 @@ func (s *subscription) work(ctx context.Context, todo *jobs) error {
 		todo.marks = todo.marks[len(batch):]
 	}
 	todo.marks = nil
+	s.outage.over()
+	return nil
+}
+
+// bury moves entries to the dead letters, and leaves in todo those that the server did
+// not take.
+func (s *subscription) bury(ctx context.Context, todo *jobs) error {
+	if len(todo.graves) == 0 {
+		return nil
+	}
 	var failed error
 	var left []*entry
 	for _, e := range todo.graves {
@@ -130,7 +165,12 @@ func (s *subscription) work(ctx context.Context, todo *jobs) error {
 			left = append(left, e)
 		}
 	}
-	todo.graves = left
+	if todo.graves = left; failed == nil {
+		s.burying.over()
+	} else if !isNoGroup(failed) {
+		// Apart from the outage of the connection: reading goes on meanwhile.
+		s.burying.failed(failed)
+	}
 	return failed
 }
 

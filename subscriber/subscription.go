@@ -28,6 +28,7 @@ type subscription struct {
 	consumer string
 	book     *book
 	outage   outage
+	burying  outage // of dead letters that the server refuses
 	out      chan *message.Message
 	block    time.Duration
 
@@ -60,6 +61,7 @@ func newSubscription(s *Subscriber, topic string) *subscription {
 		stopping: make(chan struct{}), settling: make(chan struct{}), abandon: make(chan struct{}), flush: make(chan struct{}),
 	}
 	sub.outage.report = sub.reportOutage
+	sub.burying.report = sub.reportOutage
 	sub.book = newBook(sub.cfg, topic, sub.consumer)
 	return sub
 }
