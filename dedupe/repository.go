@@ -2,9 +2,12 @@ package dedupe
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // RepositoryConfig configures a [KeyRepository].
@@ -70,7 +73,7 @@ func Repository(store Store, cfg RepositoryConfig) (*KeyRepository, error) {
 
 // IsDuplicate records the key and tells whether it was recorded before.
 func (r *KeyRepository) IsDuplicate(ctx context.Context, key string) (bool, error) {
-	k := Key{Namespace: r.cfg.Namespace, Topic: r.cfg.Topic, Handler: r.cfg.Handler, Event: key}
+	k := Key{Namespace: r.cfg.Namespace, Topic: r.cfg.Topic, Handler: r.cfg.Handler, Event: asText(key)}
 	claim, err := r.store.Claim(ctx, k, Options{
 		Token: NewToken(), Lease: min(repositoryLease, r.cfg.Retention), Retention: r.cfg.Retention, Wait: r.cfg.Wait,
 	})
@@ -92,4 +95,13 @@ func (r *KeyRepository) IsDuplicate(ctx context.Context, key string) (bool, erro
 		return false, err
 	}
 	return false, nil
+}
+
+// asText makes text of a key: Watermill's hashers give the bytes of a digest.
+func asText(key string) string {
+	const prefix = "hex:"
+	if utf8.ValidString(key) && !strings.HasPrefix(key, prefix) {
+		return key
+	}
+	return prefix + hex.EncodeToString([]byte(key))
 }

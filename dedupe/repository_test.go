@@ -44,6 +44,18 @@ func TestRepository(t *testing.T) {
 	}
 }
 
+// Watermill's hashers give the bytes of a digest, which are no text.
+func TestRepositoryTakesDigests(t *testing.T) {
+	r := repository(t, newMemory(t, 0), "charge")
+	for _, key := range []string{"\xff\xfe", "\xff\xff", "hex:fffe", "hex:ffff", "é"} {
+		for n, want := range []bool{false, true} {
+			if duplicate, err := r.IsDuplicate(t.Context(), key); duplicate != want || err != nil {
+				t.Errorf("%q for the %d. time: %v, %v", key, n+1, duplicate, err)
+			}
+		}
+	}
+}
+
 // While another records the key it may still fail, so it is no duplicate yet.
 func TestRepositoryWhileAnotherRecords(t *testing.T) {
 	m := newMemory(t, 0)

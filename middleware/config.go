@@ -1,0 +1,141 @@
+package middleware
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"time"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/eventkey"
+)
+
+// Defaults of [Config].
+const (
+	DefaultLease          = 30 * time.Second
+	DefaultWait           = 200 * time.Millisecond
+	DefaultDelay          = 2 * time.Second
+	DefaultStoreTimeout   = 10 * time.Second
+	DefaultMaxOutputBytes = 16 << 20
+)
+
+// Config configures a [Once]. Store, Namespace and Retention are required.
+type Config struct {
+	// Store keeps the records: dedupe/redisstore, dedupe/sqlstore, dedupe/pgxstore,
+	// dedupe.NewMemory for tests, or one that passes dedupe/storetest. It stays the
+	// caller's: Close does not close it.
+	Store dedupe.Store
+	// Namespace names the service or consumer group, the same in all instances.
+	// Services that share a store need different ones, or each would skip what the
+	// other has handled under the same handler name.
+	Namespace string
+	// Retention is how long a record is kept: after it, the event would be handled
+	// again. It must cover the longest time after which an event can come again: the
+	// age of what is left in the stream or the dead letters, an outage of the
+	// consumers, a replay by hand. It has no default, since it decides the memory:
+	// events a second × retention × size of a record (about 150 bytes and the key in
+	// Redis), for each handler.
+	Retention time.Duration
+	// Lease is how long a claim survives the death of its process; 0 means 30 s. It
+	// is renewed while the handler runs, however long that takes. At least 10 ms, at
+	// most Retention. Stores with transactions don't use it.
+	Lease time.Duration
+
+	// Key finds the key of a message that does not bring one in its metadata
+	// (eventkey.MetadataKey), where our publisher puts it. Nil: such a message has no
+	// key.
+	Key eventkey.Source
+	// Fingerprint says what must be equal in two messages of one key; default: the
+	// payload. A difference is a conflict, see [dedupe.ErrConflict].
+	Fingerprint eventkey.Fingerprint
+	// PassWithoutKey lets messages without a key through to the handler, unprotected.
+	// Otherwise they are an error that matches eventkey.ErrNoKey.
+	PassWithoutKey bool
+
+	// Wait is how long a message waits on the spot for another process that is
+	// handling it; 0 means 200 ms, a negative value not to wait.
+	Wait time.Duration
+	// Delay is after which time a message comes again that can't be handled now, give
+	// or take a quarter; 0 means 2 s. Subscribers other than ours can't delay; there
+	// it is waited for before the message is given back.
+	Delay time.Duration
+	// StoreTimeout bounds each step that the store is asked for, beside Wait; 0
+	// means 10 s. A claim that takes longer counts as "store out of reach".
+	StoreTimeout time.Duration
+	// MaxOutputBytes bounds the messages that a handler returns, all together as they
+	// are recorded; 0 means 16 MiB. More is found only after the handler has run, and
+	// would be found again each time: it goes to the dead letters (our subscriber) or
+	// is a permanent error.
+	MaxOutputBytes int
+
+	// Hooks are told what happens.
+	Hooks []Hooks
+}
+
+// resolve returns the configuration with defaults filled in, and all of its faults
+// at once.
+func (c Config) resolve() (Config, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.Store == nil {
+		fault("Store is nil")
+	} else if v := reflect.ValueOf(c.Store); v.Kind() == reflect.Pointer && v.IsNil() {
+		fault("Store is a nil %T", c.Store)
+	}
+	if c.Namespace == "" {
+		fault("Namespace is empty: it names the service or consumer group, the same in all instances; " +
+			"services with equal handler names would otherwise skip each other's events")
+	}
+	if c.Retention <= 0 {
+		fault("Retention %v is not above zero. It must cover the longest time after which an event can come again, and decides the memory: "+
+			"events a second × retention × size of a record (about 150 bytes and the key in Redis), for each handler", c.Retention)
+	}
+	if c.Key != nil {
+		if err := eventkey.Validate(c.Key); err != nil {
+			fault("Key: %w", err)
+		}
+	}
+	if err := eventkey.ValidateFingerprint(c.Fingerprint); err != nil {
+		fault("Fingerprint: %w", err)
+	}
+	for _, d := range []struct {
+		name  string
+		value *time.Duration
+		def   time.Duration
+	}{
+		{"Lease", &c.Lease, min(DefaultLease, max(c.Retention, dedupe.MinLease))},
+		{"Delay", &c.Delay, DefaultDelay},
+		{"StoreTimeout", &c.StoreTimeout, DefaultStoreTimeout},
+	} {
+		if *d.value < 0 {
+			fault("%s %v is negative", d.name, *d.value)
+		}
+		if *d.value == 0 {
+			*d.value = d.def
+		}
+	}
+	switch {
+	case c.Wait == 0:
+		c.Wait = DefaultWait
+	case c.Wait < 0:
+		c.Wait = 0
+	}
+	if c.Lease > 0 && c.Lease < dedupe.MinLease {
+		fault("Lease %v is shorter than %v", c.Lease, dedupe.MinLease)
+	}
+	if c.Retention > 0 && c.Lease > c.Retention {
+		fault("Lease %v is longer than Retention %v", c.Lease, c.Retention)
+	}
+	if c.MaxOutputBytes < 0 {
+		fault("MaxOutputBytes %d is negative", c.MaxOutputBytes)
+	}
+	if c.MaxOutputBytes == 0 {
+		c.MaxOutputBytes = DefaultMaxOutputBytes
+	}
+	c.Hooks = slices.Clone(c.Hooks)
+	if len(faults) > 0 {
+		return c, fmt.Errorf("middleware: invalid config:\n%w", errors.Join(faults...))
+	}
+	return c, nil
+}

@@ -1,0 +1,77 @@
+package middleware
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+)
+
+// later gives a message back that can't be handled now.
+//
+// An error would be repeated on the spot by Retry, moved away and acknowledged by
+// PoisonQueue, counted as a failure by the subscriber. So the message is nacked here,
+// and nothing is returned: the Router's own acknowledgement is ignored by Watermill
+// then, and nothing is published.
+func (r *run) later(after time.Duration, cause error) ([]*message.Message, error) {
+	after = after*3/4 + rand.N(after/2+1) // so that duplicates don't come in step
+	err := fmt.Errorf("%w: %w", dedupe.ErrRetryLater, cause)
+	ev := r.event()
+	ev.After, ev.Err = after, err
+	r.once.tell(onDelayed, ev)
+	switch {
+	case r.delivery != nil:
+		r.delivery.Delay(after)
+	case !r.instantAck:
+		// Others redeliver at once what is nacked; without the wait that is a loop as
+		// fast as the machine.
+		r.pause(after)
+	}
+	return r.giveBack(err)
+}
+
+// interrupted gives a message back whose context was cancelled: its subscription ends,
+// and nothing is wrong with it.
+func (r *run) interrupted(cause error) ([]*message.Message, error) {
+	err := fmt.Errorf("%w: %w", dedupe.ErrRetryLater, cause)
+	ev := r.event()
+	ev.Err = err
+	r.once.tell(onDelayed, ev)
+	return r.giveBack(err)
+}
+
+// giveBack nacks. Where nobody looks at that, or it is too late for it (InstantAck),
+// the error has to tell.
+func (r *run) giveBack(err error) ([]*message.Message, error) {
+	if r.asError || !r.msg.Nack() {
+		return nil, fmt.Errorf("middleware: %w", err)
+	}
+	return nil, nil
+}
+
+// reject is for a message that no further try can mend. Our subscriber puts it among
+// the dead letters at once, whatever middlewares are around; others get an error.
+func (r *run) reject(reason string, err error) ([]*message.Message, error) {
+	err = permanentError{fmt.Errorf("middleware: %w", err)}
+	if r.delivery == nil {
+		return nil, err
+	}
+	r.once.logger.Error("Message goes to the dead letters", err, r.fields())
+	r.delivery.Reject(reason, err)
+	if r.asError || !r.msg.Nack() {
+		return nil, err
+	}
+	return nil, nil
+}
+
+func (r *run) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-r.own.Done():
+	}
+}

@@ -1,0 +1,369 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/middleware"
+)
+
+// awayStore is one that can be out of reach, or hang.
+type awayStore struct {
+	dedupe.Store
+	mu     sync.Mutex
+	away   bool
+	hang   bool
+	claims int
+	commit error // of the next commits
+}
+
+func (s *awayStore) set(away, hang bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.away, s.hang = away, hang
+}
+
+func (s *awayStore) looks() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.claims
+}
+
+func (s *awayStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+	s.mu.Lock()
+	s.claims++
+	away, hang, commit := s.away, s.hang, s.commit
+	s.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	if away {
+		return nil, errors.New("connection refused")
+	}
+	c, err := s.Store.Claim(ctx, k, o)
+	if err == nil && commit != nil {
+		c = failingCommit{c, commit}
+	}
+	return c, err
+}
+
+type failingCommit struct {
+	dedupe.Claim
+	err error
+}
+
+func (c failingCommit) Commit(context.Context, [][]byte) error {
+	_ = c.Rollback(context.Background()) // ends its lease
+	return c.err
+}
+
+// fakeDelivery is what our subscriber puts onto the context.
+type fakeDelivery struct {
+	mu       sync.Mutex
+	delays   []time.Duration
+	rejected []string
+	failed   []error
+}
+
+func (d *fakeDelivery) Info() delivery.Info { return delivery.Info{Stream: topicName} }
+func (d *fakeDelivery) Delay(after time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.delays = append(d.delays, after)
+}
+func (d *fakeDelivery) Reject(reason string, _ error) { d.rejected = append(d.rejected, reason) }
+func (d *fakeDelivery) Failed(err error)              { d.failed = append(d.failed, err) }
+
+func (d *fakeDelivery) on(msg *message.Message) *message.Message {
+	msg.SetContext(delivery.With(msg.Context(), d))
+	return msg
+}
+
+// chain is what a careful service has around its handlers.
+func chain(poison *published) []message.HandlerMiddleware {
+	return []message.HandlerMiddleware{poisonQueue(poison), retry}
+}
+
+// Nothing is acknowledged, nothing poisoned, nothing repeated on the spot.
+func TestStoreDown(t *testing.T) {
+	for name, setDown := range map[string]func(*awayStore){
+		"refuses": func(s *awayStore) { s.set(true, false) },
+		"hangs":   func(s *awayStore) { s.set(false, true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := newStore(t)
+			store, poison, seen, runs := &awayStore{Store: memory}, &published{}, &log{}, 0
+			once := newOnce(t, store, seen.into, func(c *middleware.Config) { c.StoreTimeout = 30 * time.Millisecond })
+			r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), chain(poison)...)
+			setDown(store)
+			for n := range 5 {
+				d := &fakeDelivery{}
+				r.wantNacked(d.on(newMessage("pay:1", "{}")))
+				if r.err != nil {
+					t.Errorf("it travels as an error: %v", r.err)
+				}
+				if len(d.delays) != 1 || len(d.failed) != 0 || len(d.rejected) != 0 {
+					t.Errorf("delivery %+v, want one delay", d)
+				}
+				if store.looks() != n+1 {
+					t.Errorf("%d looks at the store for %d deliveries", store.looks(), n+1)
+				}
+			}
+			if runs != 0 || len(poison.messages()) != 0 {
+				t.Errorf("%d runs, %d poisoned", runs, len(poison.messages()))
+			}
+			if ev := seen.get("delayed"); !errors.Is(ev.Err, dedupe.ErrRetryLater) || ev.After <= 0 || seen.count("failed") != 0 {
+				t.Errorf("told %v, %+v", seen.events, ev)
+			}
+			store.set(false, false)
+			r.wantAcked(newMessage("pay:1", "{}"))
+			if runs != 1 {
+				t.Errorf("%d runs", runs)
+			}
+		})
+	}
+}
+
+// Nobody knows whether it is recorded: not an error, and the next delivery decides.
+func TestCommitWithoutAnAnswer(t *testing.T) {
+	memory := newStore(t)
+	store, poison, runs := &awayStore{Store: memory, commit: errors.New("i/o timeout")}, &published{}, 0
+	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
+		runs++
+		return []*message.Message{newMessage("", "out")}, nil
+	}), chain(poison)...)
+	r.wantNacked(newMessage("pay:1", "{}"))
+	if r.err != nil || runs != 1 || len(poison.messages()) != 0 {
+		t.Errorf("error %v, %d runs, %d poisoned", r.err, runs, len(poison.messages()))
+	}
+	r.wantPublished(0)
+	store.mu.Lock()
+	store.commit = nil
+	store.mu.Unlock()
+	r.wantAcked(newMessage("pay:1", "{}"))
+	r.wantPublished(1)
+}
+
+// Watermill's subscribers redeliver at once what is nacked. A duplicate of an event whose
+// run takes a minute must not look at the store all the time.
+func TestDuplicateWhileInProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		memory := newStore(t)
+		store, poison, seen, runs := &awayStore{Store: memory}, &published{}, &log{}, 0
+		once := newOnce(t, store, seen.into, func(c *middleware.Config) { c.Delay, c.Lease, c.Wait = 2*time.Second, 10*time.Second, 0 })
+		fn := once.Handler(func(*message.Message) ([]*message.Message, error) {
+			runs++
+			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock; six leases
+			return nil, nil
+		})
+		slow, other := newRig(t, fn, chain(poison)...), newRig(t, fn, chain(poison)...)
+		first := newMessage("pay:1", "{}")
+		slow.sub.ch <- first
+		synctest.Wait()
+		redeliveries := 0
+		for !other.deliver(newMessage("pay:1", "{}")) { // as gochannel or redisstream would
+			redeliveries++
+			if other.err != nil {
+				t.Fatalf("it travels as an error: %v", other.err)
+			}
+		}
+		if err := <-slow.done; err != nil {
+			t.Error(err)
+		}
+		if runs != 1 || len(poison.messages()) != 0 || seen.count("failed") != 0 || seen.count("skipped") != 1 {
+			t.Errorf("%d runs, %d poisoned, told %v", runs, len(poison.messages()), seen.events)
+		}
+		if redeliveries < 5 || redeliveries > 45 {
+			t.Errorf("%d redeliveries in a minute, at a delay of 2 s", redeliveries)
+		}
+		if store.looks() > redeliveries+2 {
+			t.Errorf("%d looks for %d deliveries", store.looks(), redeliveries+2)
+		}
+	})
+}
+
+// With our subscriber the message does not stay in the handler's place meanwhile.
+func TestDelayByOurSubscriber(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newStore(t)
+		once := newOnce(t, store, func(c *middleware.Config) { c.Delay = 2 * time.Second })
+		held, err := store.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: "pay:1"},
+			dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+		began := time.Now()
+		d := &fakeDelivery{}
+		r.wantNacked(d.on(newMessage("pay:1", "{}")))
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the handler's place was taken for %v", took)
+		}
+		if len(d.delays) != 1 || d.delays[0] < 1500*time.Millisecond || d.delays[0] > 2500*time.Millisecond {
+			t.Errorf("delays %v, want about 2 s", d.delays)
+		}
+		if err := held.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// InstantAck: the message can't be given back, so the error is all that is left.
+func TestInProgressUnderInstantAck(t *testing.T) {
+	store := &awayStore{Store: newStore(t), away: true}
+	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }), instantAck)
+	r.wantAcked(newMessage("pay:1", "{}"))
+	if !errors.Is(r.err, dedupe.ErrRetryLater) {
+		t.Errorf("error %v, want ErrRetryLater", r.err)
+	}
+}
+
+func TestRunSaysRetryLater(t *testing.T) {
+	store := &awayStore{Store: newStore(t), away: true}
+	once, d := newOnce(t, store), &fakeDelivery{}
+	msg := d.on(newMessage("pay:1", "{}"))
+	_, err := once.Run(msg.Context(), msg, "h", func(context.Context) ([]*message.Message, error) { return nil, nil })
+	if !errors.Is(err, dedupe.ErrRetryLater) || len(d.delays) != 1 {
+		t.Errorf("error %v, delivery %+v", err, d)
+	}
+	select {
+	case <-msg.Nacked():
+		t.Error("it settled the message, which is the loop's to do")
+	default:
+	}
+}
+
+// A handler may say so itself.
+func TestHandlerSaysRetryLater(t *testing.T) {
+	store, poison, d := newStore(t), &published{}, &fakeDelivery{}
+	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, dedupe.ErrRetryLater }), chain(poison)...)
+	r.wantNacked(d.on(newMessage("pay:1", "{}")))
+	if r.err != nil || len(d.delays) != 1 || len(poison.messages()) != 0 {
+		t.Errorf("error %v, delivery %+v, %d poisoned", r.err, d, len(poison.messages()))
+	}
+	wantNothing(t, store, "pay:1")
+}
+
+func TestConflict(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		store, poison, seen, runs := newStore(t), &published{}, &log{}, 0
+		r := newRig(t, newOnce(t, store, seen.into).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
+		r.wantAcked(newMessage("pay:1", `{"amount":1}`))
+		msg, d := newMessage("pay:1", `{"amount":2}`), &fakeDelivery{}
+		if ours {
+			d.on(msg)
+		}
+		r.wantNacked(msg)
+		if ours && (r.err != nil || len(d.rejected) != 1 || d.rejected[0] != "conflict") {
+			t.Errorf("error %v, delivery %+v, want a dead letter and no error", r.err, d)
+		}
+		if !ours && (!errors.Is(r.err, dedupe.ErrConflict) || !middleware.IsPermanent(r.err)) {
+			t.Errorf("error %v, want a permanent ErrConflict", r.err)
+		}
+		if runs != 1 || seen.count("conflict") != 1 || seen.get("conflict").CommittedAt.IsZero() || len(poison.messages()) != 0 {
+			t.Errorf("%d runs, told %v", runs, seen.events)
+		}
+	}
+}
+
+func TestOutputsTooLarge(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		store, runs := newStore(t), 0
+		once := newOnce(t, store, func(c *middleware.Config) { c.MaxOutputBytes = 100 })
+		r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) {
+			runs++
+			return []*message.Message{newMessage("", string(make([]byte, 101)))}, nil
+		}))
+		msg, d := newMessage("pay:1", "{}"), &fakeDelivery{}
+		if ours {
+			d.on(msg)
+		}
+		r.wantNacked(msg)
+		r.wantPublished(0)
+		wantNothing(t, store, "pay:1")
+		if ours && (r.err != nil || len(d.rejected) != 1) {
+			t.Errorf("error %v, delivery %+v, want a dead letter and no error", r.err, d)
+		}
+		if !ours && (!errors.Is(r.err, middleware.ErrOutputsTooLarge) || !middleware.IsPermanent(r.err)) {
+			t.Errorf("error %v, want a permanent ErrOutputsTooLarge", r.err)
+		}
+	}
+}
+
+func TestFailureIsNotedOnTheDelivery(t *testing.T) {
+	d, broken := &fakeDelivery{}, errors.New("no funds")
+	r := newRig(t, newOnce(t, newStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { return nil, broken }))
+	r.wantNacked(d.on(newMessage("pay:1", "{}")))
+	if len(d.failed) != 1 || !errors.Is(d.failed[0], broken) || len(d.delays) != 0 || !errors.Is(r.err, broken) {
+		t.Errorf("error %v, delivery %+v", r.err, d)
+	}
+}
+
+// The process is cut off, or frozen beyond its lease: the handler's context ends with
+// the cause, and its result is refused.
+func TestLeaseLost(t *testing.T) {
+	for _, result := range []error{nil, errors.New("query: interrupted")} {
+		store, poison, seen := newStore(t), &published{}, &log{}
+		handle := store.Open()
+		var cause error
+		r := newRig(t, newOnce(t, handle, seen.into).Handler(func(msg *message.Message) ([]*message.Message, error) {
+			_ = handle.Close()
+			<-msg.Context().Done()
+			cause = context.Cause(msg.Context())
+			return []*message.Message{newMessage("", "refused")}, result
+		}), chain(poison)...)
+		r.wantNacked(newMessage("pay:1", "{}"))
+		if !errors.Is(cause, dedupe.ErrLeaseLost) {
+			t.Errorf("cause %v, want ErrLeaseLost", cause)
+		}
+		if r.err != nil || len(poison.messages()) != 0 || seen.count("lease lost") != 1 || seen.count("failed") != 0 {
+			t.Errorf("error %v, %d poisoned, told %v", r.err, len(poison.messages()), seen.events)
+		}
+		r.wantPublished(0)
+		if _, err := lookup(t, store, "pay:1"); err == nil {
+			rec, _ := lookup(t, store, "pay:1")
+			if rec.State == dedupe.Done {
+				t.Error("the result of a lost claim is recorded")
+			}
+		}
+	}
+}
+
+// The store refuses the record though nothing told the handler in time.
+func TestCommitRefused(t *testing.T) {
+	memory := newStore(t)
+	store, seen := &awayStore{Store: memory, commit: dedupe.ErrLeaseLost}, &log{}
+	r := newRig(t, newOnce(t, store, seen.into).Handler(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{newMessage("", "refused")}, nil
+	}))
+	r.wantNacked(newMessage("pay:1", "{}"))
+	if r.err != nil || seen.count("lease lost") != 1 || seen.count("handled") != 0 {
+		t.Errorf("error %v, told %v", r.err, seen.events)
+	}
+	r.wantPublished(0)
+	wantNothing(t, memory, "pay:1")
+}
+
+func TestTakeOverIsTold(t *testing.T) {
+	store, seen := newStore(t), &log{}
+	dead := store.Open()
+	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: "pay:1"},
+		dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Close()
+	r := newRig(t, newOnce(t, store, seen.into, func(c *middleware.Config) { c.Wait = 5 * time.Second }).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+	r.wantAcked(newMessage("pay:1", "{}"))
+	if seen.count("take over") != 1 {
+		t.Errorf("told %v", seen.events)
+	}
+}

@@ -1,0 +1,131 @@
+package middleware
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/wire"
+)
+
+// Metadata of Watermill's Requeuer and PoisonQueue, and of the marshalers of its CQRS
+// component. The packages that define the names import routers and metrics; a test
+// in tests/ pins the literals.
+const (
+	requeuerRetries    = "_watermill_requeuer_retries"
+	poisonedReason     = "reason_poisoned"
+	poisonedTopic      = "topic_poisoned"
+	poisonedHandler    = "handler_poisoned"
+	poisonedSubscriber = "subscriber_poisoned"
+	cqrsName           = "name"
+)
+
+// prepare makes the messages that are returned to the Router, and their records. They
+// are copies: the handler may have returned the very message that it was given, which
+// still has to be acknowledged as it came.
+func (r *run) prepare(ctx context.Context, produced []*message.Message, handled eventkey.Handled) (out []*message.Message, recorded [][]byte, err error) {
+	topic := message.PublishTopicFromCtx(r.own)
+	for i, p := range produced {
+		if p == nil {
+			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", r.key.Handler, i)
+		}
+		m := message.NewMessage(p.UUID, p.Payload)
+		maps.Copy(m.Metadata, p.Metadata)
+		child := eventkey.Child(handled, topic, p.Metadata.Get(cqrsName), i)
+		m.Metadata.Set(eventkey.MetadataChildKey, child)
+		if !inherit(m, handled) {
+			m.UUID = eventkey.StableUUID(child)
+		}
+		m.SetContext(detached{Context: r.own, produced: p.Context(), run: ctx})
+		out = append(out, m)
+		recorded = append(recorded, wire.EncodeOutput(m))
+	}
+	return out, recorded, nil
+}
+
+// inherit takes off what Copy() took along from the handled message: it says nothing
+// about the new one, and the Router publishes it outside the handled context, where the
+// publisher can't tell. It reports that the message is the handled one going on, with
+// a raised attempt or poisoned here; that keeps everything. The rules are those of
+// eventkey.Resolve.
+func inherit(m *message.Message, handled eventkey.Handled) (goesOn bool) {
+	attempt, origin := eventkey.AttemptOf(m), eventkey.OriginOf(m)
+	if attempt.Raised > handled.Attempt.Raised || attempt.Requeued > handled.Attempt.Requeued ||
+		origin.Poisoned && origin != handled.Origin {
+		return true
+	}
+	if m.Metadata.Get(eventkey.MetadataKey) == handled.Key {
+		delete(m.Metadata, eventkey.MetadataKey)
+	}
+	if attempt == handled.Attempt {
+		delete(m.Metadata, eventkey.MetadataAttempt)
+		delete(m.Metadata, requeuerRetries)
+	}
+	for _, name := range []string{poisonedReason, poisonedTopic, poisonedHandler, poisonedSubscriber} {
+		delete(m.Metadata, name)
+	}
+	return false
+}
+
+// detached is the context of a returned message. It lives as long as the handled
+// message's own; the one that the handler built it on has ended with the claim. It has
+// the values that the handler gave it, except those that belong to the run: what is
+// being handled, a transaction that is over.
+type detached struct {
+	context.Context                 //nolint:containedctx // it is a context: the handled message's own
+	produced, run   context.Context //nolint:containedctx // where values are looked up
+}
+
+func (d detached) Value(key any) any {
+	own := d.Context.Value(key)
+	if own == nil && d.run.Value(key) != nil {
+		return nil
+	}
+	if v := d.produced.Value(key); v != nil {
+		return v
+	}
+	return own
+}
+
+// poisonMarks recognises a PoisonQueue that is inside of ours and moves the message
+// away without an error.
+type poisonMarks struct {
+	origin         [3]string
+	subscriber     string
+	hasSubscriber  bool
+	alreadyChecked bool
+}
+
+func originMarks(msg *message.Message) [3]string {
+	return [3]string{msg.Metadata[poisonedReason], msg.Metadata[poisonedTopic], msg.Metadata[poisonedHandler]}
+}
+
+// markPoison hides one of the fields for the time of the run. A message that comes back
+// from a poison queue has them all, and failing again for the same reason would change
+// none of them.
+func markPoison(msg *message.Message) *poisonMarks {
+	m := &poisonMarks{origin: originMarks(msg)}
+	if m.subscriber, m.hasSubscriber = msg.Metadata[poisonedSubscriber]; m.hasSubscriber {
+		delete(msg.Metadata, poisonedSubscriber)
+	}
+	return m
+}
+
+// restore tells whether the message was poisoned meanwhile; if not, it is as it was.
+func (m *poisonMarks) restore(msg *message.Message) (poisoned bool) {
+	if m.alreadyChecked {
+		return false
+	}
+	m.alreadyChecked = true
+	_, written := msg.Metadata[poisonedSubscriber]
+	if written || originMarks(msg) != m.origin {
+		return true
+	}
+	if m.hasSubscriber {
+		msg.Metadata[poisonedSubscriber] = m.subscriber
+	}
+	return false
+}
