@@ -7,8 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -367,4 +370,40 @@ func TestTrimmedUnreadIsCounted(t *testing.T) {
 		}
 		wantPending(t, client, topic, "billing", 0)
 	})
+}
+
+// Scenario 41: with KeepUnacked nothing unread is trimmed.
+func TestKeepUnackedTrimsNothingUnread(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	s.As(t).Needs("XACKDEL")
+	client, topic := s.Client(), testserver.Topic(t)
+	var lost eventLog[subscriber.LostEvent]
+	sub := newSubscriber(t, client, func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.add}} })
+	if err := sub.SubscribeInitialize(topic); err != nil {
+		t.Fatal(err)
+	}
+	pub, err := publisher.New(publisher.Config{
+		Client: client, ProducerID: "shop", Key: eventkey.MessageUUID(), DefaultMaxlen: 5, KeepUnacked: true,
+	}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pub.Close()
+	for i := range 300 {
+		if err := pub.Publish(topic, message.NewMessage(fmt.Sprint("u-", i), []byte(fmt.Sprint(i)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	messages, _ := subscribe(t, sub, topic)
+	for i := range 300 {
+		msg := receive(t, messages)
+		if string(msg.Payload) != fmt.Sprint(i) {
+			t.Fatalf("got %q, want %d", msg.Payload, i)
+		}
+		msg.Ack()
+	}
+	wantPending(t, client, topic, "billing", 0)
+	if l := lost.all(); len(l) != 0 {
+		t.Errorf("lost %+v", l)
+	}
 }
