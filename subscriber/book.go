@@ -39,8 +39,10 @@ type book struct {
 	entries  map[server.ID]*entry
 	lanes    map[string]*lane
 	fresh    queue // read, with their message
-	redo     queue // to be fetched and counted first
+	found    queue // of which the server has only told: handed back, or left by a lost reply
 	suspects queue // the same, from consumers that died
+	redo     queue // to be handed out again
+	lastRedo bool  // so was the last one that went out
 	waiting  waiting
 	inFlight []*entry // by slot
 	flying   int
@@ -152,6 +154,8 @@ func (b *book) queueOf(e *entry) *queue {
 		return &b.fresh
 	case e.suspect:
 		return &b.suspects
+	case !e.again:
+		return &b.found
 	default:
 		return &b.redo
 	}
@@ -214,23 +218,37 @@ func (b *book) pick(now, until instant) (*entry, instant) {
 			b.suspects.pop()
 			return e, until
 		}
-		if e := b.redo.peek(); e != nil {
+		if e := b.found.peek(); e != nil {
+			b.found.pop()
+			return e, until
+		}
+		// Messages that fail again and again must not starve those that never had a try.
+		if e := b.redo.peek(); e != nil && !(b.lastRedo && b.freshFor(now) != nil) {
 			b.redo.pop()
+			b.lastRedo = true
 			return e, until
 		}
 	} else {
 		until = min(until, b.prepareAt)
 	}
-	if e := b.fresh.peek(); e != nil {
-		if now < e.until {
-			b.fresh.pop()
-			return e, until
-		}
+	e := b.freshFor(now)
+	if e != nil {
+		b.fresh.pop()
+		b.lastRedo = false
+	}
+	return e, until
+}
+
+// freshFor is the next entry that was read ahead, nil if there is none or it is stale.
+func (b *book) freshFor(now instant) *entry {
+	e := b.fresh.peek()
+	if e != nil && now >= e.until {
 		// Maybe another consumer's by now: no hand-out starts before the server has
 		// said that it is ours.
 		notify(b.verify)
+		return nil
 	}
-	return nil, until
+	return e
 }
 
 // mustBeAlone tells that no other suspect may be in flight with e. An entry that was

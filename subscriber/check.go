@@ -75,6 +75,9 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 	if size := poolSize(s.cfg.Client); size > 0 && size < r.Connections {
 		r.warn("The client's pool has %d connections; subscriptions to %d topics need %d.", size, len(topics), r.Connections)
 	}
+	if timeout := readTimeout(s.cfg.Client); timeout < 0 {
+		r.warn("The client has no read time-out: a server that stops answering would keep Close from returning.")
+	}
 	return r, errors.Join(faults...)
 }
 

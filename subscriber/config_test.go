@@ -109,3 +109,16 @@ func TestNewDoesNotDial(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Names that operators, stored entries and other versions of this library know.
+func TestGoldenNames(t *testing.T) {
+	for got, want := range map[string]string{
+		handbackConsumer: "handback", ReasonMaxDeliveries: "max deliveries", ReasonUndecodable: "undecodable",
+		ReasonRejected: "rejected", DeadLetterTopic("orders"): "{orders}.dead",
+		delayedUntilKey: "_watermill_delayed_until", delayedForKey: "_watermill_delayed_for",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

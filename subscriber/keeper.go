@@ -146,11 +146,17 @@ func (s *subscription) watchClock() {
 }
 
 func (s *subscription) ownershipLost(events []OwnershipEvent) {
+	var inFlight, refused int
 	for _, ev := range events {
-		if ev.InFlight || ev.Refused {
-			s.logger.Error("Ownership of an entry is lost while it was being handled", nil,
-				s.fields(watermill.LogFields{fieldEntry: ev.EntryID, "acknowledgement_refused": ev.Refused}))
+		if ev.Refused {
+			refused++
+		} else if ev.InFlight {
+			inFlight++
 		}
 		each(s.cfg.Hooks, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
+	}
+	if inFlight+refused > 0 {
+		s.logger.Error("Ownership of entries is lost that were being handled", nil,
+			s.fields(watermill.LogFields{fieldEntry: events[0].EntryID, fieldEntries: len(events), "acknowledgements_refused": refused}))
 	}
 }

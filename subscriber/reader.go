@@ -240,7 +240,7 @@ func (s *subscription) orderKey(msg *message.Message, id string) (string, bool) 
 	case OrderStream:
 		return "", true
 	case OrderKey:
-		key, err := s.cfg.OrderBy.Key(s.topic, msg)
+		key, err := s.callOrderBy(msg)
 		if err == nil {
 			return key, true
 		}
@@ -253,6 +253,16 @@ func (s *subscription) orderKey(msg *message.Message, id string) (string, bool) 
 		})
 	}
 	return "", false
+}
+
+// callOrderBy asks the user's source; one that panics is an error.
+func (s *subscription) callOrderBy(msg *message.Message) (key string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("OrderBy panicked: %v", p)
+		}
+	}()
+	return s.cfg.OrderBy.Key(s.topic, msg)
 }
 
 func (b *book) isGated() bool {

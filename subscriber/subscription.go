@@ -69,17 +69,26 @@ func newSubscription(s *Subscriber, topic string) *subscription {
 // boundedBlock keeps a blocked read below the client's read time-out, which would make
 // an error of an empty stream.
 func boundedBlock(client redis.UniversalClient, block time.Duration) time.Duration {
-	var timeout time.Duration
+	if timeout := readTimeout(client); timeout > 0 && block > timeout/2 {
+		block = timeout / 2
+	}
+	return max(block, minBlock)
+}
+
+// readTimeout is the client's, negative if it has none, 0 if that is not known.
+func readTimeout(client redis.UniversalClient) (timeout time.Duration) {
 	switch c := client.(type) {
 	case *redis.Client:
 		timeout = c.Options().ReadTimeout
 	case *redis.ClusterClient:
 		timeout = c.Options().ReadTimeout
+	default:
+		return 0
 	}
-	if timeout > 0 && block > timeout/2 {
-		block = timeout / 2
+	if timeout == 0 { // go-redis has filled in its default, and made 0 of -1
+		timeout = -1
 	}
-	return max(block, minBlock)
+	return timeout
 }
 
 // setUp fixes the place to read from.

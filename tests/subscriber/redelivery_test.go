@@ -344,3 +344,31 @@ func TestDeadLetterRefused(t *testing.T) {
 	wantDeadLetters(t, client, topic, 1)
 	wantPending(t, client, topic, "billing", 0)
 }
+
+// Messages that fail all the time, with hardly a pause, leave every second turn to others.
+func TestFailuresDontStarveOthers(t *testing.T) {
+	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
+	publish(t, client, topic, "poison", "poison", "poison", "poison", "poison")
+	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+		c.RedeliverAfter, c.RedeliverMax = time.Microsecond, time.Microsecond
+	}), topic)
+	for range 10 {
+		receive(t, messages).Nack()
+	}
+	publish(t, client, topic, numbered(50)...)
+	good, bad := 0, 0
+	for good < 50 {
+		msg := receive(t, messages)
+		if string(msg.Payload) == "poison" {
+			<-time.After(2 * time.Millisecond) // the others are due again by then
+			bad++
+			msg.Nack()
+			continue
+		}
+		good++
+		msg.Ack()
+	}
+	if bad > 100 {
+		t.Errorf("%d failures until 50 others had their turn", bad)
+	}
+}
