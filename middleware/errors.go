@@ -32,11 +32,15 @@ type permanentError struct{ error }
 
 func (e permanentError) Unwrap() error { return e.error }
 
+// Permanent marks it.
+func (permanentError) Permanent() bool { return true }
+
 // IsPermanent reports that handling the same message again can't succeed: the filter
-// of a PoisonQueue, or Retry's ShouldRetry, may ask it.
+// of a PoisonQueue, or Retry's ShouldRetry, may ask it. Errors of one's own count when
+// they have a method Permanent() bool that says so.
 func IsPermanent(err error) bool {
-	var marked permanentError
-	if errors.As(err, &marked) {
+	var marked interface{ Permanent() bool }
+	if errors.As(err, &marked) && marked.Permanent() {
 		return true
 	}
 	for _, target := range []error{
