@@ -223,7 +223,7 @@ func (b *book) pick(now, until instant) (*entry, instant) {
 			return e, until
 		}
 		// Messages that fail again and again must not starve those that never had a try.
-		if e := b.redo.peek(); e != nil && !(b.lastRedo && b.freshFor(now) != nil) {
+		if e := b.redo.peek(); e != nil && (!b.lastRedo || b.freshFor(now) == nil) {
 			b.redo.pop()
 			b.lastRedo = true
 			return e, until
