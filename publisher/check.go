@@ -135,13 +135,17 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 		return tr, info, err
 	}
 	tr.Layout = t.wanted(info)
-	if tr.Missing, err = t.missingRights(ctx, tr.Layout.Mode); err != nil {
+	var asked bool
+	if tr.Missing, asked, err = t.missingRights(ctx, tr.Layout.Mode); err != nil {
 		return tr, info, err
+	}
+	if !asked {
+		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", t.name)
 	}
 	if len(tr.Missing) > 0 {
 		err := fmt.Errorf("the user may not run %s on it or its side keys (%s*): grant it with ACL SETUSER",
 			strings.Join(tr.Missing, ", "), strings.TrimSuffix(slot.LayoutKey(t.name), "layout"))
-		return tr, info, errors.Join(permanent(err), t.usable(tr.Layout, info))
+		return tr, info, errors.Join(final(err), t.usable(tr.Layout, info))
 	}
 	record, err := t.engine.client.HGetAll(ctx, slot.LayoutKey(t.name)).Result()
 	if err != nil {
@@ -225,60 +229,6 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 		}
 	}
 	return nil
-}
-
-// missingRights queues every command that publishing uses in a transaction and
-// discards it: the server checks rights when it queues, and nothing is run.
-func (t *topic) missingRights(ctx context.Context, mode Mode) ([]string, error) {
-	node, err := server.Node(ctx, t.engine.client, t.name)
-	if err != nil {
-		return nil, err
-	}
-	layoutKey := slot.LayoutKey(t.name)
-	commands := [][]any{
-		{"xinfo", "stream", t.name},
-		{"xgroup", "create", t.name, "g", "$", "mkstream"},
-		{"xgroup", "destroy", t.name, "g"},
-		{"xrange", t.name, "-", "+"},
-		{"hgetall", layoutKey},
-		{"hset", layoutKey, "f", "v"},
-		{"hincrby", layoutKey, "f", 1},
-		{"xadd", t.name, "nomkstream", "*", "f", "v"},
-	}
-	if mode == Latch {
-		latch := slot.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
-		commands = append(commands, [][]any{
-			{"eval", "return 1", 3, t.name, latch, layoutKey},
-			{"evalsha", latchSHA, 3, t.name, latch, layoutKey},
-			{"hmget", layoutKey, "f"},
-			{"exists", t.name},
-			{"get", latch},
-			{"set", latch, "v"},
-			{"xdel", t.name, "0-1"},
-		}...)
-	} else {
-		commands = append(commands, []any{"xcfgset", t.name, "idmp-duration", 1})
-	}
-	if t.engine.cfg.MinReplicas > 0 {
-		commands = append(commands, []any{"wait", 0, 1})
-	}
-	cmds := []redis.Cmder{server.NewCommand(ctx, 0, "multi")}
-	for _, args := range commands {
-		cmds = append(cmds, server.NewCommand(ctx, 0, args...))
-	}
-	// WATCH in a transaction is an error of its own, after the check of rights.
-	cmds = append(cmds, server.NewCommand(ctx, 0, "watch", layoutKey, t.name), server.NewCommand(ctx, 0, "discard"))
-	_, err = node.Pipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
-	var missing []string
-	for _, cmd := range cmds {
-		if server.IsRefusedByACL(cmd.Err()) {
-			missing = append(missing, strings.ToUpper(cmd.FullName()))
-		}
-	}
-	if len(missing) == 0 && err != nil && server.Classify(err) != server.Final {
-		return nil, err
-	}
-	return slices.Compact(missing), nil
 }
 
 // checkServer looks at what endangers the whole server's memory of keys.

@@ -33,7 +33,7 @@ func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, add
 			case !ok:
 				o.known, o.verdict = true, OriginalGone
 			case original.err != nil:
-				o.known, o.err = true, permanent(original.err)
+				o.known, o.err = true, final(original.err)
 			default:
 				t.judge(items[i], o, original.msg, added)
 			}
@@ -66,20 +66,20 @@ func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, add
 
 // judge decides about a duplicate whose original was read back.
 func (t *topic) judge(it *item, o *outcome, original *message.Message, added map[string]*item) {
-	// The entry's UUID tells our own first try, whose reply was lost, from somebody
-	// else's. In mode IDMPAuto every try has the same UUID, whoever sent it.
-	if it.lost && it.mode != IDMPAuto && original.UUID == it.receipt.MessageUUID && added[o.entryID] == nil {
-		added[o.entryID] = it
-		o.known, o.verdict, o.age = true, Added, 0
-		return
-	}
 	print, err := eventkey.Sum(t.cfg.Fingerprint, original)
 	if err != nil {
-		o.known, o.err = true, permanent(fmt.Errorf("entry %s, the original: %w", o.entryID, err))
+		o.known, o.err = true, final(fmt.Errorf("entry %s, the original: %w", o.entryID, err))
 		return
 	}
-	if o.known = true; !bytes.Equal(it.fingerprint(), print) {
+	o.known = true
+	switch {
+	case !bytes.Equal(it.fingerprint(), print):
 		t.conflict(it, o, original.Payload)
+	// The entry's UUID tells our own first try, whose reply was lost, from somebody
+	// else's. In mode IDMPAuto every try has the same UUID, whoever sent it.
+	case it.lost && it.mode != IDMPAuto && original.UUID == it.receipt.MessageUUID && added[o.entryID] == nil && !it.call.hasAdded(o.entryID):
+		added[o.entryID] = it
+		o.verdict, o.age = Added, 0
 	}
 }
 
@@ -142,11 +142,16 @@ func (t *topic) originals(ids []string) (map[string]original, error) {
 	return originals, nil
 }
 
-func (e *engine) decode(topic, id string, values map[string]any) (*message.Message, error) {
+func (e *engine) decode(topic, id string, values map[string]any) (msg *message.Message, err error) {
 	if e.cfg.Marshaller == nil {
 		return wire.Decode(topic, id, values)
 	}
-	msg, err := e.cfg.Marshaller.(redisstream.Unmarshaller).Unmarshal(values)
+	defer func() {
+		if p := recover(); p != nil {
+			msg, err = nil, fmt.Errorf("unmarshal entry %s of %q: %T panicked: %v", id, topic, e.cfg.Marshaller, p)
+		}
+	}()
+	msg, err = e.cfg.Marshaller.(redisstream.Unmarshaller).Unmarshal(values)
 	if err != nil {
 		return nil, fmt.Errorf("unmarshal entry %s of %q: %w", id, topic, err)
 	}

@@ -151,7 +151,11 @@ func (c Config) resolve() (Config, error) {
 		fault("Fingerprint: %w", err)
 	}
 
-	c.Window = c.Window.withDefaults(Window{Duration: DefaultDuration, Entries: DefaultEntries})
+	window := Window{Duration: DefaultDuration, Entries: DefaultEntries}
+	if c.Mode == IDMPAuto {
+		window.Entries = maxShardEntries
+	}
+	c.Window = c.Window.withDefaults(window)
 	if err := c.Window.validate(c.Mode); err != nil {
 		faults = append(faults, err)
 	}
@@ -200,6 +204,9 @@ func (c Config) resolve() (Config, error) {
 	negative("MaxPayload", int64(c.MaxPayload))
 	negative("DefaultMaxlen", c.DefaultMaxlen)
 	negative("MinReplicas", int64(c.MinReplicas))
+	if c.ReplicaTimeout > 0 && c.ReplicaTimeout < time.Millisecond {
+		fault("ReplicaTimeout %v is below 1 ms, which WAIT would take for no limit", c.ReplicaTimeout)
+	}
 	for name, d := range map[string]time.Duration{"MaxAge": c.MaxAge, "ReplicaTimeout": c.ReplicaTimeout, "RetryFor": c.RetryFor} {
 		if d < 0 {
 			fault("%s %v is negative", name, d)

@@ -70,6 +70,8 @@ func TestConfigFaults(t *testing.T) {
 		"negative replicas":     {func(c *Config) { c.MinReplicas = -1 }, "MinReplicas"},
 		"negative age":          {func(c *Config) { c.MaxAge = -1 }, "MaxAge"},
 		"negative retry":        {func(c *Config) { c.RetryFor = -1 }, "RetryFor"},
+		"tiny wait":             {func(c *Config) { c.ReplicaTimeout = 500 * time.Microsecond }, "1 ms"},
+		"IDMPAuto, large":       {func(c *Config) { c.Mode, c.Window.Entries = IDMPAuto, 500_000 }, "idmpauto"},
 		"negative wait":         {func(c *Config) { c.ReplicaTimeout = -1 }, "ReplicaTimeout"},
 	} {
 		t.Run(name, func(t *testing.T) {

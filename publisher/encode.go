@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -19,6 +20,7 @@ import (
 // item is one message on its way, encoded. It shares nothing with the caller's
 // message, which the caller may change as soon as the call has returned.
 type item struct {
+	call     *call
 	producer string // without shard
 	// The entry: in the default format its three values, else fields.
 	uuid, metadata, payload string
@@ -27,10 +29,14 @@ type item struct {
 
 	trim  []any            // trimming clause of a Guard's publisher; nil: the topic's
 	sent  *message.Message // what the entry encodes; a Guard's only
-	print []byte           // fingerprint; nil until needed where it is that of the payload
+	print []byte           // fingerprint; where it is that of the payload, made when needed
 	child bool             // the key is a child key
+	// printed tells whether print is made: a user's fingerprint may be empty.
+	printed bool
 
-	lost bool // the reply of an earlier try was lost; the flight's own
+	// The flight's own.
+	lost  bool      // the reply of an earlier try was lost
+	sent1 time.Time // when it was sent first
 
 	// Guarded by the call.
 	shardID  string // producer ID on the wire
@@ -41,7 +47,8 @@ type item struct {
 }
 
 // appendFields adds names and values of the entry to a command. The values of the
-// default format go by pointer, which costs no allocation.
+// default format go by pointer, which costs no allocation. (A tracing hook that prints
+// arguments shows no payloads, then.)
 func (it *item) appendFields(args []any) []any {
 	if it.fields != nil {
 		return append(args, it.fields...)
@@ -52,7 +59,8 @@ func (it *item) appendFields(args []any) []any {
 // fingerprint is the item's. The default one, of the payload, can't fail, and most
 // messages are no duplicates: so it is made when it is asked for.
 func (it *item) fingerprint() []byte {
-	if it.print == nil {
+	if !it.printed {
+		it.printed = true
 		it.print, _ = eventkey.Sum(nil, &message.Message{Payload: []byte(it.payload)})
 	}
 	return it.print
@@ -91,10 +99,7 @@ func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) ([]item,
 	if bad < 0 {
 		return items, nil
 	}
-	other := notSent(errOther)
-	if IsPermanent(items[bad].receipt.Err) {
-		other = permanent(other)
-	}
+	other := becauseOf(items[bad].receipt.Err)
 	receipts := make([]Receipt, len(items))
 	for i := range items {
 		if receipts[i] = items[i].receipt; receipts[i].Err == nil {
@@ -123,7 +128,7 @@ func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) erro
 	}
 	it.receipt.Key, it.receipt.IdempotentID, it.child = key.Key, key.IdempotentID, key.Child
 	if it.producer, err = t.producerOf(msg); err != nil {
-		return permanent(err)
+		return err
 	}
 	if t.engine.keepSent || cfg.Marshaller != nil || cfg.Mode == IDMPAuto || t.cfg.Fingerprint != nil {
 		err = t.encodeSent(msg, key, it)
@@ -161,6 +166,7 @@ func (t *topic) encodeSent(msg *message.Message, key eventkey.Resolved, it *item
 		if it.print, err = eventkey.Sum(t.cfg.Fingerprint, sent); err != nil {
 			return err
 		}
+		it.printed = true
 	}
 	if t.engine.keepSent {
 		it.sent = sent
@@ -169,13 +175,29 @@ func (t *topic) encodeSent(msg *message.Message, key eventkey.Resolved, it *item
 	if cfg.Marshaller == nil {
 		return it.encodeMetadata(sent.Metadata, key.Key)
 	}
-	values, err := cfg.Marshaller.Marshal(t.name, sent)
-	if err != nil {
+	if it.fields, err = t.engine.marshal(t.name, sent); err != nil {
 		return fmt.Errorf("marshal: %w", err)
 	}
-	it.fields = sortedFields(values)
 	it.size = sizeOf(it.fields)
 	return nil
+}
+
+// maxFields is what a script can hand on to XADD; see unpack in latch.lua.
+const maxFields = 3000
+
+// marshal calls the user's marshaller, perhaps in a goroutine where nobody would
+// recover from its panic.
+func (e *engine) marshal(topic string, msg *message.Message) (fields []any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			fields, err = nil, fmt.Errorf("%T panicked: %v", e.cfg.Marshaller, p)
+		}
+	}()
+	values, err := e.cfg.Marshaller.Marshal(topic, msg)
+	if err == nil && len(values) > maxFields {
+		err = fmt.Errorf("%w: %d fields, the limit is %d", ErrTooLarge, len(values), maxFields)
+	}
+	return sortedFields(values), err
 }
 
 // wireMetadata is what is sent: the key goes along so that the consumer uses the
@@ -217,7 +239,7 @@ func (t *topic) producerOf(msg *message.Message) (string, error) {
 	case errors.Is(err, ErrNoKey):
 		id = cfg.ProducerID
 	case err != nil:
-		return "", fmt.Errorf("producer ID: %w", err)
+		return "", permanent(fmt.Errorf("producer ID: %w", err))
 	default:
 		if err := checkProducerID(id); err != nil {
 			return "", fmt.Errorf("producer ID %q: %w", id, err)

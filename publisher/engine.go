@@ -18,11 +18,14 @@ type engine struct {
 	client   redis.UniversalClient
 	logger   watermill.LoggerAdapter
 	keepSent bool // items keep the message that they encode, for a Guard
+	bounded  bool // the client bounds how long a command takes
 
 	// ctx belongs to the pipelines: a caller's context ends only the caller's
 	// waiting. It ends when Close gives up waiting.
 	ctx  context.Context //nolint:containedctx // the lifetime of the engine's goroutines, not of a call
 	stop context.CancelFunc
+
+	gone chan struct{} // closed when Close returns without having waited for all
 
 	mu      sync.Mutex
 	closed  bool
@@ -34,9 +37,20 @@ func newEngine(cfg Config, logger watermill.LoggerAdapter) *engine {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	e := &engine{cfg: cfg, client: cfg.Client, logger: logger, topics: make(map[string]*topic)}
+	e := &engine{cfg: cfg, client: cfg.Client, logger: logger, topics: make(map[string]*topic), gone: make(chan struct{})}
+	e.bounded = hasTimeouts(cfg.Client)
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	return e
+}
+
+func hasTimeouts(client redis.UniversalClient) bool {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().ReadTimeout > 0 && c.Options().WriteTimeout > 0
+	case *redis.ClusterClient:
+		return c.Options().ReadTimeout > 0 && c.Options().WriteTimeout > 0
+	}
+	return false
 }
 
 // begin registers a call; it is false once the engine is closed.
@@ -88,6 +102,7 @@ func (e *engine) close() error {
 	case <-done:
 		return nil
 	case <-time.After(closeGrace):
+		close(e.gone)
 		return errors.New("publisher closed while commands were waiting for a reply that does not come; does the client have a read time-out?")
 	}
 }
@@ -102,15 +117,28 @@ type call struct {
 	left      int // items that are not done
 	abandoned bool
 	finished  chan struct{}
+	added     map[string]struct{} // entries that a call of several batches has added
+}
+
+// hasAdded tells whether an earlier batch of the call has added the entry: then a
+// second message with its UUID is a duplicate, not the first try of itself.
+func (c *call) hasAdded(entryID string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, ok := c.added[entryID]
+	return ok
 }
 
 // deliver hands the items to the topic, waits for them, or for ctx, and returns
 // one receipt an item.
 func (e *engine) deliver(ctx context.Context, t *topic, items []item) []Receipt {
 	c := &call{items: items, left: len(items), finished: make(chan struct{})}
+	for i := range items {
+		items[i].call = c
+	}
 	if ctx.Err() == nil {
 		switch f := t.enqueue(c); {
-		case f != nil && ctx.Done() == nil:
+		case f != nil && ctx.Done() == nil && e.bounded:
 			// A caller that can't give up sends by itself: two goroutines would only
 			// wake each other up.
 			t.flyFor(c, f)
@@ -120,14 +148,17 @@ func (e *engine) deliver(ctx context.Context, t *topic, items []item) []Receipt 
 		select {
 		case <-c.finished:
 		case <-ctx.Done():
+			t.dequeue(c)
+		case <-e.gone:
+			return c.leave(e, ErrClosed)
 		}
 	}
-	return c.leave(ctx, e)
+	return c.leave(e, context.Cause(ctx))
 }
 
 // leave ends the caller's waiting. The flight that may be sending the items goes
 // on for itself; what it finds out then reaches the hooks only.
-func (c *call) leave(ctx context.Context, e *engine) []Receipt {
+func (c *call) leave(e *engine, cause error) []Receipt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandoned = true
@@ -140,10 +171,10 @@ func (c *call) leave(ctx context.Context, e *engine) []Receipt {
 			// Only a copy: the item is still the flight's.
 			receipts[i] = it.receipt
 			describe(&receipts[i], it)
-			receipts[i].Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, context.Cause(ctx))
+			receipts[i].Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause)
 			continue
 		default:
-			c.finish(e, it, func(r *Receipt) { r.Err = notSent(context.Cause(ctx)) })
+			c.finish(e, it, func(r *Receipt) { r.Err = notSent(cause) })
 		}
 		receipts[i] = it.receipt
 	}
@@ -157,6 +188,12 @@ func (c *call) finish(e *engine, it *item, set func(*Receipt)) {
 	}
 	it.done = true
 	set(&it.receipt)
+	if it.receipt.Verdict == Added && len(c.items) > batchMessages {
+		if c.added == nil {
+			c.added = make(map[string]struct{})
+		}
+		c.added[it.receipt.EntryID] = struct{}{}
+	}
 	e.onPublish(it.receipt)
 	if c.left--; c.left == 0 {
 		close(c.finished)

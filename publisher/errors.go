@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
@@ -49,6 +50,16 @@ var (
 // errOther is the reason of a message that was not sent because of another one of
 // its call.
 var errOther = errors.New("another message of the call failed")
+
+// becauseOf is the error of a message that was not sent because of that of another
+// one: as permanent as that.
+func becauseOf(cause error) error {
+	err := notSent(errOther)
+	if IsPermanent(cause) {
+		return permanent(err)
+	}
+	return err
+}
 
 // ConflictError says that a key was published with two contents. The first one
 // stays in the stream. It matches [ErrConflict].
@@ -114,16 +125,25 @@ func (e *PublishError) Unwrap() []error {
 	return errs
 }
 
-// permanentError marks an error that another try can't mend.
-type permanentError struct{ error }
+// permanentError marks a fault of the message, finalError one that an operator can
+// mend; neither is worth another try of ours.
+type (
+	permanentError struct{ error }
+	finalError     struct{ error }
+)
 
 func (e permanentError) Unwrap() error { return e.error }
+func (e finalError) Unwrap() error     { return e.error }
 
 func permanent(err error) error { return permanentError{err} }
+func final(err error) error     { return finalError{err} }
 
-// IsPermanent reports that publishing the same message again can't succeed: an
-// HTTP handler answers 4xx rather than 503, a Retry middleware gives up. Of a
-// call with several messages it is true when it is true of every failed one.
+// IsPermanent reports that the fault is in the message, so that publishing it again
+// can't succeed, whatever changes around it: an HTTP handler answers 4xx rather than
+// 503, a Retry middleware gives up. It is false for what an operator can mend, such as
+// a missing right, a mode that the server can't do or a publisher that is closed for a
+// restart: the event must not be dropped for that. Of a call with several messages it
+// is true when it is true of every failed one.
 func IsPermanent(err error) bool {
 	var call *PublishError
 	if errors.As(err, &call) {
@@ -138,20 +158,23 @@ func IsPermanent(err error) bool {
 	if errors.As(err, &marked) {
 		return true
 	}
-	for _, target := range []error{ErrNoKey, ErrConflict, ErrTooLarge, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrProducerID, ErrLatchUnconfirmed, ErrUnguarded} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return server.IsRefusedByACL(err) || isWrongType(err)
+	return isAny(err, ErrNoKey, ErrConflict, ErrTooLarge, ErrProducerID)
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }
 
 // classify is server.Classify for errors of this package as well.
 func classify(err error) server.Class {
 	switch {
-	case errors.Is(err, errStale):
+	case errors.Is(err, errStale), errors.Is(err, errContended):
 		return server.Refused
-	case IsPermanent(err):
+	case IsPermanent(err), isAny(err, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrLatchUnconfirmed, ErrUnguarded):
+		return server.Final
+	}
+	var marked finalError
+	if errors.As(err, &marked) {
 		return server.Final
 	}
 	return server.Classify(err)

@@ -25,7 +25,7 @@ func TestIsPermanent(t *testing.T) {
 		want bool
 	}{
 		{nil, false}, {io.EOF, false}, {ErrNotSent, false}, {ErrOutcomeUnknown, false}, {ErrNotReplicated, false},
-		{ErrNoKey, true}, {&ConflictError{}, true}, {ErrTooLarge, true}, {ErrClosed, true},
+		{ErrNoKey, true}, {&ConflictError{}, true}, {ErrTooLarge, true}, {ErrClosed, false}, {ErrModeUnsupported, false}, {final(io.EOF), false}, {permanent(io.EOF), true},
 		{call(nil, &ConflictError{}), true},
 		{call(&ConflictError{}, ErrNotSent), false},
 		{call(ErrNoKey, permanent(ErrNotSent)), true},
@@ -57,7 +57,7 @@ func TestClassify(t *testing.T) {
 		err  error
 		want server.Class
 	}{
-		{errStale, server.Refused}, {ErrLayout, server.Final}, {permanent(io.EOF), server.Final},
+		{errStale, server.Refused}, {ErrLayout, server.Final}, {permanent(io.EOF), server.Final}, {final(io.EOF), server.Final}, {ErrClosed, server.Final}, {becauseOf(ErrNoKey), server.Final},
 		{reply("READONLY You can't write"), server.Refused}, {reply("LOADING"), server.Refused}, {reply("TRYAGAIN x"), server.Refused},
 		{reply("CLUSTERDOWN"), server.Refused}, {reply("MASTERDOWN"), server.Refused}, {reply("NOSCRIPT"), server.Refused},
 		{reply("WRONGTYPE"), server.Final}, {reply("OOM command not allowed"), server.Final}, {reply("NOPERM x"), server.Final},

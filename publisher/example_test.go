@@ -92,12 +92,12 @@ func ExampleIsPermanent() {
 		var conflict *publisher.ConflictError
 		switch {
 		case err == nil:
-			w.WriteHeader(http.StatusAccepted) // also for a duplicate: the event is in the stream
+			w.WriteHeader(http.StatusAccepted) // also for a duplicate: the event was added before
 		case errors.As(err, &conflict):
 			http.Error(w, "this payment was sent with another "+conflict.Field, http.StatusConflict)
 		case publisher.IsPermanent(err):
 			http.Error(w, err.Error(), http.StatusBadRequest)
-		default: // ErrOutcomeUnknown, ErrNotSent, ErrNotReplicated
+		default: // outcome unknown, not sent, not replicated, or an operator must mend something
 			http.Error(w, "try again", http.StatusServiceUnavailable)
 		}
 	}

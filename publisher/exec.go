@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -81,20 +81,25 @@ func (t *topic) transactAndWait(ctx context.Context, cmds []redis.Cmder) (confir
 		}
 		return pipe.Process(ctx, touch)
 	})
-	if err = firstError(err, append(cmds[:len(cmds):len(cmds)], touch)); err != nil {
+	all := append(cmds[:len(cmds):len(cmds)], touch)
+	err = firstError(err, all)
+	if !slices.ContainsFunc(all, func(cmd redis.Cmder) bool { return cmd.Err() == nil }) {
 		if cluster, ok := t.engine.client.(*redis.ClusterClient); ok && isRedirect(err) {
 			cluster.ReloadState(ctx) // the connection is to one node and does not follow
 		}
 		return nil, err
 	}
-	replicas, err := conn.Wait(ctx, cfg.MinReplicas, cfg.ReplicaTimeout).Result()
+	// Some of it was done, and that must be confirmed whatever happened to the rest.
+	replicas, waitErr := conn.Wait(ctx, cfg.MinReplicas, cfg.ReplicaTimeout).Result()
 	switch {
-	case err != nil:
-		return fmt.Errorf("%w: WAIT: %w", ErrNotReplicated, err), nil
+	case waitErr != nil:
+		confirmed = fmt.Errorf("%w: WAIT: %w", ErrNotReplicated, waitErr)
 	case replicas < int64(cfg.MinReplicas):
-		return fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, replicas, cfg.MinReplicas, cfg.ReplicaTimeout), nil
+		confirmed = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, replicas, cfg.MinReplicas, cfg.ReplicaTimeout)
+	case touch.Err() != nil:
+		confirmed = fmt.Errorf("%w: nothing was written that WAIT could wait for: %w", ErrNotReplicated, touch.Err())
 	}
-	return nil, nil
+	return confirmed, err
 }
 
 func isRedirect(err error) bool {
@@ -119,8 +124,7 @@ func (t *topic) appendTrim(args []any, st *state, it *item) []any {
 	if t.maxlen > 0 {
 		return append(args, "maxlen", "~", t.maxlen)
 	}
-	// By the server's clock: a producer a day ahead would delete everything.
-	return append(args, "minid", "~", time.Now().Add(st.clockOffset-t.cfg.MaxAge).UnixMilli())
+	return append(args, "minid", "~", max(0, st.clock.Now().Add(-t.cfg.MaxAge).UnixMilli()))
 }
 
 // conclude completes the outcomes that the replies of a transaction gave: items

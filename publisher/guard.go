@@ -122,7 +122,7 @@ func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, err 
 	case slices.ContainsFunc(tickets, func(k *ticket) bool { return k.receipt != nil }):
 		unseen = errOther
 	case err == nil || errors.Is(err, context.Canceled):
-		unseen = permanent(fmt.Errorf("%w: %T does not write through Guard.Client", ErrUnguarded, p.Publisher))
+		unseen = final(fmt.Errorf("%w: %T does not write through Guard.Client", ErrUnguarded, p.Publisher))
 	}
 	failed := false
 	for i, k := range tickets {
@@ -147,15 +147,15 @@ func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, er
 	k, ok := ctx.Value(ticketKey{}).(*ticket)
 	switch {
 	case !ok:
-		return "", permanent(fmt.Errorf("%w: XADD %q for a message that did not come through Guard.Decorator", ErrUnguarded, a.Stream))
+		return "", final(fmt.Errorf("%w: XADD %q for a message that did not come through Guard.Decorator", ErrUnguarded, a.Stream))
 	case k.receipt != nil:
-		return "", permanent(fmt.Errorf("%w: a second XADD for one message", ErrUnguarded))
+		return "", final(fmt.Errorf("%w: a second XADD for one message", ErrUnguarded))
 	case k.topic != a.Stream:
-		return "", permanent(fmt.Errorf("%w: message for topic %q is added to stream %q", ErrUnguarded, k.topic, a.Stream))
+		return "", final(fmt.Errorf("%w: message for topic %q is added to stream %q", ErrUnguarded, k.topic, a.Stream))
 	case a.ID != "" && a.ID != "*":
-		return "", permanent(fmt.Errorf("%w: XADD %q with the explicit entry ID %q, which IDMP does not take", ErrUnguarded, a.Stream, a.ID))
+		return "", final(fmt.Errorf("%w: XADD %q with the explicit entry ID %q, which IDMP does not take", ErrUnguarded, a.Stream, a.ID))
 	case a.ProducerID != "" || a.IdempotentID != "":
-		return "", permanent(fmt.Errorf("%w: XADD %q with IDs of its own", ErrUnguarded, a.Stream))
+		return "", final(fmt.Errorf("%w: XADD %q with IDs of its own", ErrUnguarded, a.Stream))
 	}
 	it := k.item
 	if it.fields, err = g.fields(a, k); err != nil {

@@ -10,24 +10,29 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
-// execIDMP sends MULTI; XINFO STREAM; XADD … IDMP …; EXEC. The replies of XADD are
-// the same for a new entry and for a duplicate; but a new entry's ID is above the
-// stream's last one before, and above every ID in front of it in the transaction.
+// execIDMP sends MULTI; XINFO STREAM; XCFGSET; XADD … IDMP …; EXEC. The replies of
+// XADD are the same for a new entry and for a duplicate; but a new entry's ID is above
+// the stream's last one before, and above every ID in front of it in the transaction.
+//
+// XCFGSET with the values in force does nothing. It is there for a stream that
+// somebody, a consumer group for example, has made anew since the set-up, with the
+// server's default window: the ids of this transaction must not fall under that.
 func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	ctx := t.engine.ctx
 	baseline := t.baseline(ctx, items)
-	cmds := make([]redis.Cmder, 0, len(items)+1)
+	cmds := make([]redis.Cmder, 0, len(items)+2)
 	cmds = append(cmds, baseline)
+	if st.asLaidOut() {
+		cmds = append(cmds, t.configure(ctx, st.layout))
+	}
 	adds := make([]*redis.StringCmd, len(items))
 	for i, it := range items {
 		args := make([]any, 0, 18+len(it.fields))
-		// What differs goes by pointer, which costs no allocation; the key must not,
-		// a cluster client reads it.
 		args = append(args, "xadd", t.key, "nomkstream")
 		if st.layout.Mode == IDMPAuto {
-			args = append(args, "idmpauto", &it.shardID)
+			args = append(args, "idmpauto", it.shardID)
 		} else {
-			args = append(args, "idmp", &it.shardID, &it.receipt.IdempotentID)
+			args = append(args, "idmp", it.shardID, it.receipt.IdempotentID)
 		}
 		args = append(t.appendTrim(args, st, it), "*")
 		adds[i] = redis.NewStringCmd(ctx, it.appendFields(args)...)
@@ -47,7 +52,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		if err == nil {
 			err = baseErr // an error reply inside the transaction, or one that can't be read
 			if classify(err) == server.Ambiguous {
-				err = permanent(err)
+				err = final(err)
 			}
 		}
 		markLost(items, nil, err)
@@ -63,7 +68,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		o := &outcomes[i]
 		if addErr := add.Err(); addErr != nil {
 			switch {
-			case redis.HasErrorPrefix(addErr, "Invalid stream ID"):
+			case server.IsUnknownSyntax(addErr):
 				// What a server says that takes IDMP for an entry ID: another, older one
 				// answers now. The next set-up finds out.
 				t.setup.forget(st)
@@ -75,7 +80,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		}
 		id, err := server.ParseID(add.Val())
 		if err != nil {
-			return nil, permanent(err)
+			return nil, final(err)
 		}
 		o.entryID = add.Val()
 		if id.After(last) {

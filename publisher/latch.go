@@ -71,7 +71,7 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command) (readBack bool, err error) {
 	list, err := reply.StringSlice()
 	if err != nil {
-		return false, permanent(fmt.Errorf("latch script: %w", err))
+		return false, final(fmt.Errorf("latch script: %w", err))
 	}
 	switch {
 	case len(list) == 1 && list[0] == "stale":
@@ -83,11 +83,11 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 		return false, nil
 	case len(list) == 4 && list[0] == "duplicate":
 	default:
-		return false, permanent(fmt.Errorf("latch script: unexpected reply %q", list))
+		return false, final(fmt.Errorf("latch script: unexpected reply %q", list))
 	}
 	id, err := server.ParseID(list[1])
 	if err != nil {
-		return false, permanent(err)
+		return false, final(err)
 	}
 	*o = outcome{verdict: Duplicate, entryID: list[1], age: st.age(id)}
 	same, gone := list[2] == string(latchPrint(it)), list[3] == "1"
@@ -134,7 +134,7 @@ func latchPrint(it *item) []byte {
 // scriptError explains a server that does not run scripts.
 func (t *topic) scriptError(err error) error {
 	if server.IsRefusedByACL(err) || redis.HasErrorPrefix(err, "unknown command") {
-		return fmt.Errorf("%w: mode latch runs a script on topic %q; the user needs +eval +evalsha, XADD, XRANGE, XDEL, GET, SET, EXISTS, HMGET and HINCRBY, "+
+		return fmt.Errorf("%w: mode latch runs a script on topic %q; the user needs +eval +evalsha, XADD, XLEN, XINFO, XRANGE, XDEL, GET, SET, EXISTS, HMGET and HINCRBY, "+
 			"and the key patterns of the topic and of %s: %w", ErrModeUnsupported, t.name, slot.LatchKey(t.name, "*", "*"), err)
 	}
 	return fmt.Errorf("latch script: %w", err)

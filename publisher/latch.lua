@@ -14,15 +14,25 @@
 --
 -- A latch is "idem1|<generation>|<entry ID>|<fingerprint>", written after the entry
 -- and taken back with it, so that it never claims what is not in the stream. The
--- generation stands in the layout record and is raised when the stream is found
--- missing: a deleted stream takes its history along, and voids its latches.
+-- generation stands in the layout record and is raised when the stream is missing
+-- or never had an entry: a deleted stream takes its history along, and voids its
+-- latches.
+local function lastID(info)
+  for i = 1, #info, 2 do
+    if info[i] == 'last-generated-id' then return info[i + 1] end
+  end
+end
+
 local layout = redis.call('HMGET', KEYS[3], 'mode', 'generation')
 if layout[1] ~= 'latch' then return {'stale'} end
 local generation = layout[2] or '0'
 
 local latch = redis.pcall('GET', KEYS[2])
 if type(latch) == 'table' then return {'foreign'} end
-if redis.call('EXISTS', KEYS[1]) == 0 then
+-- Empty may be new: made by a consumer group, say. A stream that had entries keeps
+-- the last ID when they are trimmed.
+if redis.call('XLEN', KEYS[1]) == 0 and
+    (redis.call('EXISTS', KEYS[1]) == 0 or lastID(redis.call('XINFO', 'STREAM', KEYS[1])) == '0-0') then
   generation = redis.call('HINCRBY', KEYS[3], 'generation', 1)
 end
 if latch then

@@ -71,9 +71,21 @@ type state struct {
 	// somebody has made the stream anew.
 	duration, maxSize int64
 	server            server.Info
-	clockOffset       time.Duration
+	clock             server.Clock
 	producerID        string   // Config's
 	shardIDs          []string // its producer IDs on the wire
+}
+
+// remembersNone tells that a stream tracks no ids, or only such as have expired: the
+// server takes those out when it next adds one.
+func (s *state) remembersNone(stream server.StreamInfo) bool {
+	return stream.IIDsTracked == 0 || s.age(stream.Last) > time.Duration(stream.IDMPDuration)*time.Second
+}
+
+// asLaidOut tells that the stream has the window of the layout record. It may have
+// another one that was found with ids, and stays until those have expired.
+func (s *state) asLaidOut() bool {
+	return s.duration == int64(s.layout.Duration/time.Second) && s.maxSize == maxShardEntries
 }
 
 // shardID is the producer ID on the wire.
@@ -88,7 +100,9 @@ func (s *state) shardID(producer string, shard int) string {
 type setupState struct {
 	mu      sync.Mutex
 	current *state
-	told    Window // last window that hooks and log were told of
+	// What hooks and log were last told of.
+	told       Window
+	toldLayout Layout
 }
 
 // forget makes the next batch set up again, unless another one has done so.
@@ -119,6 +133,9 @@ func (t *topic) ready() (*state, error) {
 // existing stream would keep it from being set up.
 const watchStream = 6
 
+// maxSetUps bounds one try of the set-up; the batch that waits for it has a deadline.
+const maxSetUps = 50
+
 // setUp makes stream, settings and layout in one step. Two instances that start at
 // once both watch the layout record; the second one's transaction fails, and it
 // then finds, and obeys, what the first has made.
@@ -128,17 +145,16 @@ func (t *topic) setUp(ctx context.Context) (*state, error) {
 	if err != nil {
 		return nil, err
 	}
-	offset, err := server.ClockOffset(ctx, client, layoutKey)
+	clock, err := server.ReadClock(ctx, client, layoutKey)
 	if err != nil {
 		t.engine.logger.Debug("No server time, ages are by the local clock", watermill.LogFields{"topic": t.name, "error": err.Error()})
-		offset = 0
 	}
-	for try := 1; ; try++ {
+	for try := 1; try <= maxSetUps; try++ {
 		keys := []string{layoutKey, t.name}
 		if try > watchStream {
 			keys = keys[:1]
 		}
-		st := &state{server: info, clockOffset: offset}
+		st := &state{server: info, clock: clock}
 		err := client.Watch(ctx, func(tx *redis.Tx) error { return t.setUpOnce(ctx, tx, st) }, keys...)
 		if errors.Is(err, redis.TxFailedErr) {
 			if !t.engine.sleep(time.Duration(rand.Int64N(int64(5 * time.Millisecond)))) {
@@ -157,6 +173,7 @@ func (t *topic) setUp(ctx context.Context) (*state, error) {
 		t.tellWindow(st)
 		return st, nil
 	}
+	return nil, errContended
 }
 
 // setUpOnce reads what is there and completes it. The stream gets the window of the
@@ -199,8 +216,8 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 		}
 	}
 	duration := int64(layout.Duration / time.Second)
-	if layout.Mode != Latch && stream.IIDsTracked == 0 && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxShardEntries) {
-		cmds = append(cmds, server.NewCommand(ctx, 1, "xcfgset", t.name, "idmp-duration", duration, "idmp-maxsize", maxShardEntries))
+	if layout.Mode != Latch && st.remembersNone(stream) && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxShardEntries) {
+		cmds = append(cmds, t.configure(ctx, layout))
 		st.duration, st.maxSize = duration, maxShardEntries
 	}
 	st.window = effectiveWindow(layout, st.duration, st.maxSize, t.cfg.Window)
@@ -212,6 +229,11 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 	cmds = append(cmds, server.NewCommand(ctx, 1, append([]any{"hset", layoutKey}, layout.fields()...)...))
 	_, err = tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
 	return server.FirstError(err, cmds)
+}
+
+// configure sets the window of the layout record.
+func (t *topic) configure(ctx context.Context, l Layout) server.Command {
+	return server.NewCommand(ctx, 1, "xcfgset", t.name, "idmp-duration", int64(l.Duration/time.Second), "idmp-maxsize", maxShardEntries)
 }
 
 func queue(ctx context.Context, pipe redis.Pipeliner, cmds []redis.Cmder) error {
@@ -260,11 +282,14 @@ func effectiveWindow(l Layout, duration, maxSize int64, wanted Window) Window {
 	return Window{Duration: time.Duration(duration) * time.Second, Entries: capacity(l.Shards, int(maxSize))}
 }
 
+// tellLayout reports a layout that differs from the configured one, once. The caller
+// holds t.setup.mu.
 func (t *topic) tellLayout(have Layout) {
 	wanted := t.wanted(server.Info{IDMP: have.Mode != Latch})
-	if have.Mode == wanted.Mode && have.Shards == wanted.Shards {
+	if have.Mode == wanted.Mode && have.Shards == wanted.Shards || have == t.setup.toldLayout {
 		return // a difference of the window alone is tellWindow's
 	}
+	t.setup.toldLayout = have
 	t.engine.logger.Error("Topic has another layout than configured; obeying it", nil, watermill.LogFields{
 		"topic": t.name, "mode": have.Mode.String(), "shards": have.Shards,
 		"wanted_mode": wanted.Mode.String(), "wanted_shards": wanted.Shards,

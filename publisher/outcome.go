@@ -48,6 +48,5 @@ func logFields(r *Receipt) watermill.LogFields {
 
 // age is how old an entry is by the server's clock.
 func (s *state) age(id server.ID) time.Duration {
-	now := time.Now().Add(s.clockOffset)
-	return max(0, now.Sub(time.UnixMilli(int64(id.MS))))
+	return max(0, s.clock.Now().Sub(time.UnixMilli(int64(id.MS))))
 }

@@ -67,8 +67,8 @@ func (o *overflow) tell(now time.Time) bool {
 // observe looks at the stream's counters as they were before a batch.
 func (t *topic) observe(st *state, info server.StreamInfo) {
 	if info.IDMPDuration != st.duration || info.IDMPMaxSize != st.maxSize {
-		// Somebody has made the stream anew or changed its settings. Set up again,
-		// to learn what is in force and to say so.
+		// Somebody has made the stream anew or changed its settings. Set up again, to
+		// learn what is in force and to say so.
 		t.setup.forget(st)
 		return
 	}

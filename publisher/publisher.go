@@ -44,14 +44,18 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 }
 
 // Publish publishes messages to a topic, the stream of that name, in order. It
-// returns nil when every event is in the stream once, whether by this call or an
-// earlier one; [ReceiptOf] tells which. Else the error is a [*PublishError], and
-// repeating the whole call is safe.
+// returns nil when every event has been added once, whether by this call or an
+// earlier one; [ReceiptOf] tells which, and whether the entry has been deleted or
+// trimmed since ([OriginalGone]). Else the error is a [*PublishError], and repeating
+// the whole call is safe.
 //
 // Nothing is sent if one of the messages can't be sent (no key, too large). The
 // call ends early when the context of one of the messages does; see
 // [ErrOutcomeUnknown] and [ErrNotSent]. Order holds within a call and between
 // calls one after the other, not between concurrent ones.
+//
+// The receipt goes onto the context of the message, so one message must not be
+// published by two goroutines at once; publish copies.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -83,32 +84,41 @@ func (t *topic) fly(f *flight) {
 	}
 }
 
-// flyFor is fly in the goroutine of a caller, who leaves when the own call is done.
+// flyFor sends a call in the goroutine of its caller, if the batch is that call: for
+// those of others the caller would have to stay longer than for the own.
 func (t *topic) flyFor(c *call, f *flight) {
-	for t.flyOnce(f) {
-		select {
-		case <-c.finished:
-			if !t.land(f) {
-				go t.fly(f)
-			}
-			return
-		default:
-		}
+	batch := t.take(f)
+	if len(batch) == 0 {
+		return // another flight has taken the call, and this one is over
+	}
+	if len(batch) != 1 || batch[0] != c {
+		go func() {
+			t.send(batch)
+			t.fly(f)
+		}()
+		return
+	}
+	t.send(batch)
+	if !t.land(f) {
+		go t.fly(f)
 	}
 }
 
 // flyOnce sends a batch. It is false when there is none: the flight is over.
 func (t *topic) flyOnce(f *flight) bool {
 	batch := t.take(f)
+	t.send(batch)
+	return len(batch) > 0
+}
+
+func (t *topic) send(batch []*call) {
 	switch len(batch) {
 	case 0:
-		return false
 	case 1:
 		t.sendCall(batch[0])
 	default:
 		t.sendParts(wholeCalls(batch))
 	}
-	return true
 }
 
 // take returns the calls of the next batch, nil when there are none; then the
@@ -129,13 +139,19 @@ func (t *topic) take(f *flight) []*call {
 		t.remove(f)
 		return nil
 	}
-	batch := t.queue[:n:n]
-	t.queue = t.queue[n:]
-	if len(t.queue) == 0 {
-		t.queue = nil // let go of the array
-	}
+	batch := slices.Clone(t.queue[:n])
+	t.queue = slices.Delete(t.queue, 0, n)
 	f.since = time.Now()
 	return batch
+}
+
+// dequeue takes out a call that nobody waits for any more, if it is still queued.
+func (t *topic) dequeue(c *call) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(t.queue, c); i >= 0 {
+		t.queue = slices.Delete(t.queue, i, i+1)
+	}
 }
 
 // land ends a flight if the queue is empty.
@@ -205,7 +221,7 @@ func (t *topic) sendCall(c *call) {
 		if err := c.firstGap(start, end); err != nil {
 			c.mu.Lock()
 			for i := range c.items[end:] {
-				c.finish(t.engine, &c.items[end+i], func(r *Receipt) { r.Err = notSent(errOther) })
+				c.finish(t.engine, &c.items[end+i], func(r *Receipt) { r.Err = becauseOf(err) })
 			}
 			c.mu.Unlock()
 			return

@@ -52,12 +52,14 @@ type Receipt struct {
 	Age  time.Duration
 	Mode Mode
 	// Resent: the reply of an earlier try was lost, and this call sent it again. An
-	// Added with Resent was recognised by the UUID of the stored entry. IDMPAuto
-	// derives that from the content, so there a resend is always a Duplicate.
+	// Added with Resent was recognised by the UUID of the stored entry; a message that
+	// has the UUID of the original in every retry, such as one made from the key, is
+	// Added then, too. IDMPAuto derives the UUID from the content, so there a resend is
+	// always a Duplicate.
 	Resent bool
 	// Attempts counts how often this call sent the message.
 	Attempts int
-	// Err is nil when the event is in the stream once, as asked.
+	// Err is nil when the event has been added once, by this call or an earlier one.
 	Err error
 }
 

@@ -3,6 +3,7 @@ package publisher
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -12,7 +13,11 @@ import (
 )
 
 var (
+	errGivenUp    = errors.New("the caller has given up")
 	errRetryEnded = errors.New("no try succeeded within Config.RetryFor")
+
+	errWindowPassed = errors.New("the window has nearly passed since the first try, and another could be added again")
+	errContended    = errors.New("others kept changing the topic's layout record")
 
 	// errStale: the stream is not there, or the layout is not the known one. Nothing
 	// was written; set up and send again.
@@ -20,7 +25,7 @@ var (
 )
 
 // sendParts sends the parts in one transaction, and again under the same IDs until
-// all items are done. After a failure each part goes alone: what one caller's
+// all items are done. A group of parts that fails is halved: what one caller's
 // messages did to the connection, or were refused for, must not fail the others'.
 func (t *topic) sendParts(parts []part) {
 	e := t.engine
@@ -29,42 +34,48 @@ func (t *topic) sendParts(parts []part) {
 		InitialInterval: 2 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 250 * time.Millisecond,
 	}
 	pause.Reset()
-	stale := false
-	for attempt := 1; len(parts) > 0; attempt++ {
-		group := parts
-		if attempt > 1 {
-			group = parts[:1]
+	stale, failures := false, 0
+	groups := [][]part{parts}
+	for attempt := 1; len(groups) > 0; attempt++ {
+		group := slices.DeleteFunc(groups[0], t.isGivenUp)
+		groups = groups[1:]
+		if len(group) == 0 {
+			continue
 		}
 		err := t.try(group)
 		if err == nil {
-			parts = parts[len(group):]
-			stale = false
+			stale, failures = false, 0
 			continue
 		}
-		final := classify(err) == server.Final
-		if final && len(group) == 1 {
+		isFinal := classify(err) == server.Final
+		if isFinal && len(group) == 1 {
 			t.fail(group, err)
-			parts = parts[1:]
 			continue
 		}
 		e.onRetry(RetryEvent{Topic: t.name, Messages: countOpen(group), Attempt: attempt, Err: err})
 		e.logger.Debug("Publishing again", watermill.LogFields{"topic": t.name, "attempt": attempt, "error": err.Error()})
-		if final {
-			continue // each alone
-		}
 		if errors.Is(err, errStale) && !stale {
 			stale = true // a deleted stream is set up at once; waiting is for what stays wrong
+			groups = append([][]part{group}, groups...)
 			continue
 		}
-		// The next part first: one that kills its connection must not keep the others.
-		parts = append(parts[1:len(parts):len(parts)], parts[0])
+		// The others first: one that kills its connection must not keep them.
+		if half := len(group) / 2; half > 0 {
+			groups = append(groups, group[:half:half], group[half:])
+		} else {
+			groups = append(groups, group)
+		}
+		// One failure may be the group's own, two in a row are the server's.
+		if failures++; isFinal || failures == 1 && len(groups) > 1 {
+			continue
+		}
 		wait := pause.NextBackOff()
 		if time.Until(deadline) < wait {
-			t.fail(parts, fmt.Errorf("%w: %w", errRetryEnded, err))
+			t.fail(slices.Concat(groups...), fmt.Errorf("%w: %w", errRetryEnded, err))
 			return
 		}
 		if !e.sleep(wait) {
-			t.fail(parts, fmt.Errorf("%w: %w", ErrClosed, err))
+			t.fail(slices.Concat(groups...), fmt.Errorf("%w: %w", ErrClosed, err))
 			return
 		}
 	}
@@ -100,15 +111,26 @@ func (t *topic) try(parts []part) error {
 		}
 		p.call.mu.Unlock()
 	}
-	if errors.Is(err, errStale) {
+	if errors.Is(err, errStale) || server.MayBeAnother(err) {
 		t.setup.forget(st)
 	}
 	return err
 }
 
-// board adds the open items of a part to list and notes how they are sent. The items of
-// a caller who is gone stay behind: those never sent are done, and the outcome of
-// the others remains unknown.
+// isGivenUp tells whether nobody waits for a part any more, and ends it then.
+func (t *topic) isGivenUp(p part) bool {
+	p.call.mu.Lock()
+	abandoned := p.call.abandoned
+	p.call.mu.Unlock()
+	if abandoned {
+		t.fail([]part{p}, errGivenUp)
+	}
+	return abandoned
+}
+
+// board adds the open items of a part to list and notes how they are sent. Those of a
+// caller who is gone stay behind: what was never sent is done already, and the outcome
+// of the others remains unknown.
 func (t *topic) board(st *state, p part, list []*item) []*item {
 	c := p.call
 	c.mu.Lock()
@@ -122,7 +144,21 @@ func (t *topic) board(st *state, p part, list []*item) []*item {
 	c.sent = max(c.sent, p.end)
 	before := len(list)
 	list = p.appendOpen(list)
-	for _, it := range list[before:] {
+	for i := before; i < len(list); i++ {
+		it := list[i]
+		// A resend must come well before the server forgets the first try.
+		if it.lost && time.Since(it.sent1) > st.window.Duration*9/10 {
+			c.finish(t.engine, it, func(r *Receipt) {
+				describe(r, it)
+				r.Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, errWindowPassed)
+			})
+			list = slices.Delete(list, i, i+1)
+			i--
+			continue
+		}
+		if it.attempts == 0 {
+			it.sent1 = time.Now()
+		}
 		it.mode = st.layout.Mode
 		it.shardID = st.shardID(it.producer, shardOf(it.receipt.Key, st.layout.Shards))
 		it.attempts++

@@ -34,7 +34,8 @@ type Window struct {
 	// mode it is the time to live of the latch, and only a multiple of a
 	// millisecond.
 	Duration time.Duration
-	// Entries is the number of keys, up to about 1,200,000; 0 means 100,000. One
+	// Entries is the number of keys, up to about 1,200,000; 0 means 100,000, in mode
+	// IDMPAuto 10,000, which is the most there. One
 	// producer ID holds 10,000 on the server, so more are spread over several:
 	// "payment-service", "payment-service/1", … Latch mode has no such bound.
 	Entries int
@@ -59,6 +60,8 @@ func (w Window) validate(mode Mode) error {
 	}
 	if w.Entries < 0 {
 		faults = append(faults, fmt.Errorf("Window.Entries %d is negative", w.Entries))
+	} else if mode == IDMPAuto && w.Entries > maxShardEntries {
+		faults = append(faults, fmt.Errorf("Window.Entries %d: mode idmpauto has no key to spread, and holds %d", w.Entries, maxShardEntries))
 	} else if shardsFor(w.Entries) == 0 {
 		faults = append(faults, fmt.Errorf("Window.Entries %d needs more than %d producer IDs of %d entries each",
 			w.Entries, maxShards, maxShardEntries))

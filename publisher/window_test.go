@@ -95,7 +95,7 @@ func TestMaxAgeGoesByTheServersClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = p.Close() }()
-	st := &state{clockOffset: -24 * time.Hour} // our clock is a day ahead of the server's
+	st := &state{clock: server.ClockAt(time.Now().Add(-24 * time.Hour))} // our clock is a day ahead of the server's
 	args := p.engine.topic("orders").appendTrim(nil, st, &item{})
 	want := time.Now().Add(-25 * time.Hour)
 	if len(args) != 3 || args[0] != "minid" || args[1] != "~" {

@@ -53,6 +53,16 @@ func Classify(err error) Class {
 	return Ambiguous
 }
 
+// MayBeAnother reports an error after which another server may answer, with another
+// version and another clock: a lost connection, a replica, one that has just started.
+func MayBeAnother(err error) bool {
+	var reply redis.Error
+	if err == nil || !errors.As(err, &reply) {
+		return err != nil
+	}
+	return redis.IsReadOnlyError(err) || redis.IsLoadingError(err) || redis.IsMasterDownError(err)
+}
+
 // FirstError returns the error that explains a failed transaction: the first
 // one of a command that is not just "aborted because of an earlier error". A
 // protocol error, such as an argument above proto-max-bulk-len, goes before the
@@ -75,6 +85,13 @@ func FirstError(txErr error, cmds []redis.Cmder) error {
 // not exist.
 func IsMissingKey(err error) bool {
 	return redis.HasErrorPrefix(err, "no such key") || redis.HasErrorPrefix(err, "The XGROUP subcommand requires the key to exist")
+}
+
+// IsUnknownSyntax reports that the server does not know an option of XADD. Redis and
+// Valkey take it for an entry ID; miniredis counts the arguments.
+func IsUnknownSyntax(err error) bool {
+	return redis.HasErrorPrefix(err, "Invalid stream ID") || redis.HasErrorPrefix(err, "syntax error") ||
+		redis.HasErrorPrefix(err, "wrong number of arguments")
 }
 
 // IsRefusedByACL reports that the user lacks the right to a command or key. Inside

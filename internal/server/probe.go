@@ -41,16 +41,14 @@ var firstSound = [3]int{8, 6, 2}
 func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info, error) {
 	probe := NewCommand(ctx, 1, "xadd", key, "nomkstream", "idmp", "probe", "probe", "*", "probe", "probe")
 	err := client.Process(ctx, probe)
-	var reply redis.Error
+	var info Info
 	switch {
 	case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "WRONGTYPE"):
-		err = nil
-	case errors.As(err, &reply) && Classify(err) == Final && !IsRefusedByACL(err):
-		// The server does not know the words.
-	default:
+		info.IDMP = true
+	case IsUnknownSyntax(err):
+	default: // out of memory, for example, says nothing about what it knows
 		return Info{}, fmt.Errorf("probe the server for XADD IDMP: %w", err)
 	}
-	info := Info{IDMP: err == nil}
 	info.Name, info.Version = version(ctx, client, key)
 	if v, ok := parseVersion(info.Version); ok && info.Name == "redis" && less(v, firstSound) {
 		info.IDMP = false
@@ -90,22 +88,35 @@ func InfoSection(ctx context.Context, client redis.UniversalClient, key, section
 	return fields, nil
 }
 
-// ClockOffset returns how far the clock of key's master is ahead of this
-// process' clock. What depends on age must use the server's clock: a producer a
-// day ahead would trim everything.
-func ClockOffset(ctx context.Context, client redis.UniversalClient, key string) (time.Duration, error) {
+// Clock tells the time of a server, as measured once. It goes on by this process'
+// monotonic clock, so that setting the local clock does not move it. What depends on
+// the age of entries must go by it: by the clock of a producer that is a day ahead
+// everything would be trimmed.
+type Clock struct{ server, measured time.Time }
+
+// ReadClock asks the master of key.
+func ReadClock(ctx context.Context, client redis.UniversalClient, key string) (Clock, error) {
 	node, err := Node(ctx, client, key)
 	if err != nil {
-		return 0, err
+		return LocalClock(), err
 	}
 	before := time.Now()
 	now, err := node.Time(ctx).Result()
 	if err != nil {
-		return 0, err
+		return LocalClock(), err
 	}
 	// The server read its clock somewhere between; the middle halves the error.
-	return now.Sub(before.Add(time.Since(before) / 2)), nil
+	return ClockAt(now.Add(time.Since(before) / 2)), nil
 }
+
+// LocalClock is this process' clock, for a server that does not tell its own.
+func LocalClock() Clock { return ClockAt(time.Now()) }
+
+// ClockAt is the clock of a server that says it is now.
+func ClockAt(now time.Time) Clock { return Clock{server: now, measured: time.Now()} }
+
+// Now is the server's time.
+func (c Clock) Now() time.Time { return c.server.Add(time.Since(c.measured)) }
 
 func parseVersion(s string) (v [3]int, ok bool) {
 	parts := strings.SplitN(s, ".", 3)

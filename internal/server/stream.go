@@ -77,7 +77,7 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 	n, err := strconv.Atoi(string(head))
 	switch {
 	case kind == '-':
-		return info, Reply(head)
+		return info, ReplyError(head)
 	case err == nil && kind == '*':
 		n /= 2
 	case err != nil || kind != '%':
@@ -112,14 +112,14 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 	return info, nil
 }
 
-// Reply is an error reply.
-type Reply string
+// ReplyError is an error reply.
+type ReplyError string
 
 // Error implements error.
-func (r Reply) Error() string { return string(r) }
+func (r ReplyError) Error() string { return string(r) }
 
 // RedisError marks it as a server's word, for go-redis' functions on errors.
-func (Reply) RedisError() {}
+func (ReplyError) RedisError() {}
 
 // respReader walks over a complete reply. What is cut off reads as empty.
 type respReader struct{ rest []byte }

@@ -2,6 +2,7 @@ package publisher_test
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -73,6 +74,62 @@ func TestCheckWarns(t *testing.T) {
 	if r.Persistence != "append-only file and snapshots" || r.Topics[0].Window.Duration != time.Hour {
 		t.Errorf("%+v", r)
 	}
+}
+
+// Check by a user who may not even begin a transaction writes nothing, and the
+// connections of the pool stay usable.
+func TestCheckWritesNothingWithoutRights(t *testing.T) {
+	for name, c := range map[string]setup{"idmp": {kind: testserver.Redis86}, "latch": {kind: testserver.Redis70}} {
+		for _, right := range []string{"multi", "exec", "discard", "watch"} {
+			t.Run(name+"/"+right, func(t *testing.T) {
+				s := testserver.Start(t, c.kind)
+				client, topic := s.Client(), testserver.Topic(t)
+				p := newPublisher(t, client)
+				mustPublish(t, p, topic, payments(0, 10)...)
+				if err := client.XGroupCreate(t.Context(), topic, "group", "0").Err(); err != nil {
+					t.Fatal(err)
+				}
+				before := dump(t, client)
+				poor := newPublisher(t, s.User("poor", "on", ">secret", "allkeys", "allcommands", "-"+right))
+				report, err := poor.Check(t.Context(), topic)
+				if right == "discard" { // publishing does without
+					if err != nil || len(report.Topics[0].Missing) > 0 {
+						t.Errorf("%+v, %v", report.Topics, err)
+					}
+				} else if err == nil || !slices.Contains(report.Topics[0].Missing, strings.ToUpper(right)) {
+					t.Errorf("%s is not named: %+v, %v", right, report.Topics, err)
+				}
+				if after := dump(t, client); after != before {
+					t.Errorf("Check has changed something:\n%s\n%s", before, after)
+				}
+				if right == "discard" {
+					mustPublish(t, poor, topic, payments(0, 10)...)
+				}
+				for _, r := range mustPublish(t, p, topic, payments(0, 10)...) {
+					wantVerdict(t, r, publisher.Duplicate)
+				}
+			})
+		}
+	}
+}
+
+// dump is everything on a server, as text.
+func dump(t testing.TB, client *redis.Client) string {
+	t.Helper()
+	var all []string
+	keys, err := client.Keys(t.Context(), "*").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		value, err := client.Dump(t.Context(), key).Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, fmt.Sprintf("%s %x", key, value))
+	}
+	return strings.Join(all, "\n")
 }
 
 // What Check's estimate of memory is made of.

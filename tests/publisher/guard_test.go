@@ -93,7 +93,7 @@ func TestGuardHalves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := withoutClient.Publish(topic, payment(1)); !errors.Is(err, publisher.ErrUnguarded) || !publisher.IsPermanent(err) {
+	if err := withoutClient.Publish(topic, payment(1)); !errors.Is(err, publisher.ErrUnguarded) || publisher.IsPermanent(err) {
 		t.Errorf("decorator alone: %v", err)
 	}
 	withoutDecorator, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: guard.Client()}, watermill.NopLogger{})
@@ -105,19 +105,40 @@ func TestGuardHalves(t *testing.T) {
 	}
 	g, ctx := guard.Client(), t.Context()
 	add := &redis.XAddArgs{Stream: topic, Values: []string{"a", "b"}}
-	piped := func(pipe redis.Pipeliner) error {
-		pipe.XAdd(ctx, add)
-		return pipe.Do(ctx, "XADD", topic, "*", "a", "b").Err()
-	}
-	_, pipeErr := g.Pipelined(ctx, piped)
-	_, txErr := g.TxPipelined(ctx, piped)
-	for way, err := range map[string]error{
-		"XAdd": g.XAdd(ctx, add).Err(), "Do": g.Do(ctx, "xadd", topic, "*", "a", "b").Err(), "pipeline": pipeErr, "transaction": txErr,
-		"Pipeline": g.Pipeline().XAdd(ctx, add).Err(), "TxPipeline": g.TxPipeline().XAdd(ctx, add).Err(),
+	for way, run := range map[string]func() error{
+		"XAdd": func() error { return g.XAdd(ctx, add).Err() },
+		"Do":   func() error { return g.Do(ctx, "xadd", topic, "*", "a", "b").Err() },
+		"Pipelined": func() error {
+			_, err := g.Pipelined(ctx, func(pipe redis.Pipeliner) error { pipe.XAdd(ctx, add); return nil })
+			return err
+		},
+		"TxPipelined": func() error {
+			_, err := g.TxPipelined(ctx, func(pipe redis.Pipeliner) error { pipe.Do(ctx, "XADD", topic, "*", "a", "b"); return nil })
+			return err
+		},
+		"Pipeline and Exec": func() error {
+			pipe := g.Pipeline()
+			pipe.XAdd(ctx, add)
+			_, err := pipe.Exec(ctx)
+			return err
+		},
+		"BatchProcess": func() error {
+			pipe := g.TxPipeline()
+			_ = pipe.BatchProcess(ctx, redis.NewStringCmd(ctx, "xadd", topic, "*", "a", "b"))
+			_, err := pipe.Exec(ctx)
+			return err
+		},
+		"pipeline of a pipeline": func() error {
+			_, err := g.Pipeline().TxPipelined(ctx, func(pipe redis.Pipeliner) error { pipe.Pipeline().XAdd(ctx, add); return nil })
+			return err
+		},
 	} {
-		if !errors.Is(err, publisher.ErrUnguarded) {
+		if err := run(); !errors.Is(err, publisher.ErrUnguarded) {
 			t.Errorf("%s: %v", way, err)
 		}
+	}
+	if _, err := g.Pipelined(ctx, func(pipe redis.Pipeliner) error { pipe.Get(ctx, topic+"-x"); return nil }); !errors.Is(err, redis.Nil) {
+		t.Errorf("another command in a pipeline: %v", err)
 	}
 	if _, err := g.AutoPipeline(); !errors.Is(err, publisher.ErrUnguarded) {
 		t.Error(err)

@@ -44,7 +44,7 @@ func TestMissingRight(t *testing.T) {
 					t.Errorf("Check does not name %s: %+v", c.names, report)
 				}
 			}
-			if checkErr == nil || !publisher.IsPermanent(checkErr) {
+			if checkErr == nil || publisher.IsPermanent(checkErr) {
 				t.Errorf("Check: %v", checkErr)
 			}
 			if name == "XRANGE" {
@@ -54,7 +54,7 @@ func TestMissingRight(t *testing.T) {
 			if err == nil || !strings.Contains(strings.ToUpper(err.Error()), strings.ToUpper(strings.Fields(c.names)[0])) && name != "side keys" {
 				t.Errorf("Publish does not name it: %v", err)
 			}
-			if !publisher.IsPermanent(err) {
+			if publisher.IsPermanent(err) {
 				t.Errorf("not permanent: %v", err)
 			}
 			t.Log(checkErr, "\n", err)
@@ -86,7 +86,7 @@ func TestTopicIsAKeyOfAnotherType(t *testing.T) {
 		}
 		p := newPublisher(t, client, mode(m))
 		err := p.Publish(topic, payment(1))
-		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || !publisher.IsPermanent(err) {
+		if err == nil || !strings.Contains(err.Error(), "WRONGTYPE") || publisher.IsPermanent(err) {
 			t.Errorf("error %v", err)
 		}
 		if keys, _ := client.Keys(t.Context(), "{"+topic+"*").Result(); len(keys) != 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -67,7 +68,7 @@ func TestExplicitIDMPOnAnOldServer(t *testing.T) {
 			client, topic := s.Client(), testserver.Topic(t)
 			p := newPublisher(t, client, mode(m))
 			err := p.Publish(topic, payment(1))
-			if !errors.Is(err, publisher.ErrModeUnsupported) || !publisher.IsPermanent(err) {
+			if !errors.Is(err, publisher.ErrModeUnsupported) || publisher.IsPermanent(err) {
 				t.Errorf("%v: error %v", m, err)
 			}
 			if _, err := p.Check(t.Context(), topic); !errors.Is(err, publisher.ErrModeUnsupported) {
@@ -214,6 +215,69 @@ func TestSameKeyOtherPayloadAtOnce(t *testing.T) {
 				t.Errorf("entry %d is %s, the publisher of %s was told that it was added", n, payload, winners[n])
 			}
 		}
+	})
+}
+
+// A conflict stays one when the reply is lost, also with UUIDs made from the key.
+func TestConflictWithTheUUIDOfTheOriginal(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		if m == publisher.IDMPAuto {
+			t.Skip("another content is another event there")
+		}
+		topic := testserver.Topic(t)
+		link := faultlink.New(t, s.Addr())
+		p := newPublisher(t, link.Client(), mode(m))
+		first, other := payment(1), with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`)
+		first.UUID = eventkey.StableUUID("pay:1000:p1")
+		other.UUID = first.UUID
+		mustPublish(t, p, topic, first)
+		link.LoseNext(1, "XADD", "EVAL")
+		wantConflict(t, p.Publish(topic, other), "$.amount")
+		if link.Stats().Lost != 1 {
+			t.Error("no reply was lost")
+		}
+	})
+}
+
+// The same message twice in a call of two batches, and the reply of the second is
+// lost: one of them was added.
+func TestSameMessageInTwoBatchesOfACall(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		topic := testserver.Topic(t)
+		link := faultlink.New(t, s.Addr())
+		p := newPublisher(t, link.Client(), mode(m))
+		mustPublish(t, p, topic, payment(9999))
+		msgs := payments(0, 300)
+		msgs[299] = msgs[0]
+		batch := 0
+		link.Lose(func(c faultlink.Command) bool {
+			if c.Is("XADD", "EVAL") {
+				batch++
+				return batch == 2
+			}
+			return false
+		})
+		receipts, err := p.Send(t.Context(), topic, msgs...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantVerdict(t, receipts[0], publisher.Added)
+		wantVerdict(t, receipts[299], publisher.Duplicate)
+	})
+}
+
+// A fingerprint may say that everything is the same.
+func TestFingerprintOfNothing(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		if m == publisher.IDMPAuto {
+			t.Skip("the server hashes the whole payload")
+		}
+		topic := testserver.Topic(t)
+		p := newPublisher(t, s.Client(), mode(m), func(c *publisher.Config) {
+			c.Fingerprint = eventkey.FingerprintFunc(func(*message.Message) ([]byte, error) { return nil, nil })
+		})
+		mustPublish(t, p, topic, payment(1))
+		wantVerdict(t, mustPublish(t, p, topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`))[0], publisher.Duplicate)
 	})
 }
 

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -245,6 +246,74 @@ func TestWindowComesBackWithTheStream(t *testing.T) {
 	}
 }
 
+// A consumer group is there first after the stream was deleted, as with a subscriber
+// that heals itself: what was in the old stream is forgotten, and the window is ours.
+func TestDeletedStreamMadeAnewByAGroup(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		client, topic := s.Client(), testserver.Topic(t)
+		p := newPublisher(t, client, mode(m))
+		mustPublish(t, p, topic, payments(0, 10)...)
+		if err := client.Del(t.Context(), topic).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.XGroupCreateMkStream(t.Context(), topic, "consumers", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range mustPublish(t, p, topic, payments(5, 10)...) {
+			wantVerdict(t, r, publisher.Added)
+		}
+		for _, r := range mustPublish(t, p, topic, payments(0, 5)...) {
+			wantVerdict(t, r, publisher.Added)
+		}
+		publishAll(t, p, topic, inOrder(3000))
+		publishAll(t, p, topic, inOrder(3000)) // more than the server's default window
+		wantEntries(t, client, topic, 3000)
+	})
+}
+
+// A server that is full says nothing about what it can do.
+func TestFullServerIsNotAnOldOne(t *testing.T) {
+	s := testserver.Start(t, testserver.Redis86)
+	admin, client, ctx := s.Client(), s.Client(), t.Context()
+	if err := admin.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
+		t.Fatal(err)
+	}
+	p := newPublisher(t, client)
+	err := p.Publish("orders", payment(1))
+	if err == nil || errors.Is(err, publisher.ErrModeUnsupported) || publisher.IsPermanent(err) || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("error %v", err)
+	}
+	if _, err := p.Check(ctx, "orders"); err == nil {
+		t.Error("Check says fine")
+	}
+	// The memory is freed right after the probe of the next set-up.
+	client.AddHook(afterHook(func(cmd redis.Cmder) {
+		if cmd.Name() == "xadd" {
+			admin.ConfigSet(ctx, "maxmemory", "0")
+		}
+	}))
+	for p.Publish("orders", payment(1)) != nil {
+	}
+	if record := admin.HGetAll(ctx, slot.LayoutKey("orders")).Val(); record["mode"] != "idmp" {
+		t.Errorf("layout %v", record)
+	}
+}
+
+// afterHook sees single commands after they were run.
+type afterHook func(cmd redis.Cmder)
+
+func (afterHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (afterHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h afterHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		h(cmd)
+		return err
+	}
+}
+
 // Another mode asked for than the one that the topic has: it is obeyed, or it is an
 // error where that can't be.
 func TestOtherModeInTheNextVersion(t *testing.T) {
@@ -258,7 +327,7 @@ func TestOtherModeInTheNextVersion(t *testing.T) {
 				mustPublish(t, newPublisher(t, client, mode(first)), topic, payment(1))
 				err := newPublisher(t, client, mode(next)).Publish(topic, payment(1))
 				if first == publisher.IDMPAuto && next != publisher.IDMPAuto {
-					if err == nil || !publisher.IsPermanent(err) {
+					if err == nil || publisher.IsPermanent(err) {
 						t.Errorf("error %v", err)
 					}
 				} else if err != nil {
@@ -343,7 +412,7 @@ func TestOlderServerTakesOver(t *testing.T) {
 	where.set(old.Addr())
 	next.Kill()
 	for range 3 {
-		if err := p.Publish(topic, payment(2)); !errors.Is(err, publisher.ErrModeUnsupported) || !publisher.IsPermanent(err) {
+		if err := p.Publish(topic, payment(2)); !errors.Is(err, publisher.ErrModeUnsupported) || publisher.IsPermanent(err) {
 			t.Errorf("error %v", err)
 		}
 	}
@@ -371,12 +440,11 @@ func TestRestartOfTheServer(t *testing.T) {
 }
 
 // A foreign XADD that makes a deleted stream anew does so with the server's default
-// window; what is in force then is told.
+// window: it gets ours before the first key is remembered.
 func TestStreamMadeAnewBySomebodyElse(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
-	var events eventLog[publisher.WindowEvent]
-	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: events.add}} })
+	p := newPublisher(t, client)
 	mustPublish(t, p, topic, payment(1))
 	if err := client.Del(t.Context(), topic).Err(); err != nil {
 		t.Fatal(err)
@@ -384,11 +452,38 @@ func TestStreamMadeAnewBySomebodyElse(t *testing.T) {
 	if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: topic, Values: []string{"a", "b"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	mustPublish(t, p, topic, payment(2))
-	mustPublish(t, p, topic, payment(3))
-	last := events.all()[len(events.all())-1]
-	if last.Kind != publisher.WindowDiffers || last.Effective.Duration != 100*time.Second {
-		t.Errorf("events %+v", events.all())
+	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.Added)
+	if info := streamInfo(t, client, topic); info.IDMPDuration != 3600 || info.IDMPMaxSize != 10_000 {
+		t.Errorf("stream %+v", info)
+	}
+	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.Duplicate)
+}
+
+// A stream that tracks somebody else's ids keeps its window, and both are told; it gets
+// ours from the next instance that finds them expired.
+func TestWindowOfSomebodyElse(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic, ctx := s.Client(), testserver.Topic(t), t.Context()
+	theirs := &redis.XAddArgs{Stream: topic, ProducerID: "other", IdempotentID: "1", Values: []string{"a", "b"}}
+	if err := client.XAdd(ctx, theirs).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Do(ctx, "XCFGSET", topic, "IDMP-DURATION", "1", "IDMP-MAXSIZE", "500").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.XAdd(ctx, theirs).Err(); err != nil { // XCFGSET has cleared the map
+		t.Fatal(err)
+	}
+	var events eventLog[publisher.WindowEvent]
+	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: events.add}} })
+	mustPublish(t, p, topic, payment(1))
+	if list := events.all(); len(list) != 2 || list[1].Kind != publisher.WindowDiffers || list[1].Effective.Duration != time.Second || list[1].Wanted.Duration != time.Hour {
+		t.Errorf("events %+v", list)
+	}
+	<-time.After(1500 * time.Millisecond) // all ids expire
+	mustPublish(t, newPublisher(t, client), topic, payment(1))
+	if info := streamInfo(t, client, topic); info.IDMPDuration != 3600 || info.IDMPMaxSize != 10_000 {
+		t.Errorf("stream %+v", info)
 	}
 }
 
@@ -431,8 +526,8 @@ func TestBusyStreamIsSetUp(t *testing.T) {
 	t.Logf("set up after %v", took)
 }
 
-// MaxAge trims by the server's clock: an hour's skew of ours must not matter. Here
-// the stream's entries are old, ours is new.
+// Trimming by age and by length. (That age goes by the server's clock is a unit test:
+// TestMaxAgeGoesByTheServersClock.)
 func TestTrimming(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		client := s.Client()
