@@ -56,7 +56,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 			}
 		}
 		markLost(items, nil, err)
-		return nil, err
+		return nil, t.olderServer(st, err)
 	}
 	t.observe(st, info)
 
@@ -67,14 +67,8 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	for i, add := range adds {
 		o := &outcomes[i]
 		if addErr := add.Err(); addErr != nil {
-			switch {
-			case server.IsUnknownSyntax(addErr):
-				// What a server says that takes IDMP for an entry ID: another, older one
-				// answers now. The next set-up finds out.
-				t.setup.forget(st)
-				*o = outcome{known: true, err: fmt.Errorf("%w: this server does not know XADD IDMP: %w", ErrModeUnsupported, addErr)}
-			case classify(addErr) == server.Final:
-				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", addErr)}
+			if classify(addErr) == server.Final {
+				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", t.olderServer(st, addErr))}
 			}
 			continue
 		}
@@ -93,6 +87,17 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		duplicates = append(duplicates, i)
 	}
 	return t.conclude(items, outcomes, duplicates, added, confirmed, err)
+}
+
+// olderServer explains the words of a server that does not know XCFGSET, and takes
+// IDMP for an entry ID: another one answers now, as after a failover to a replica that
+// was not upgraded. The next set-up finds out what it can do.
+func (t *topic) olderServer(st *state, err error) error {
+	if !server.IsUnknownSyntax(err) && !redis.HasErrorPrefix(err, "unknown command") {
+		return err
+	}
+	t.setup.forget(st)
+	return fmt.Errorf("%w: this server does not know XADD IDMP: %w", ErrModeUnsupported, err)
 }
 
 // largeMessage is the size, in bytes, above which XINFO STREAM, which returns the
