@@ -16,6 +16,10 @@ var (
 	// another process is handling it or the store is out of reach. Deliver it again
 	// after a while, and don't count it as failed.
 	ErrRetryLater = errors.New("message can't be handled now")
+	// ErrAborted: nothing was recorded, by the fault of the run: its transaction was
+	// ended underneath it, as a deadlock's victim or by a failed statement whose error
+	// the handler swallowed. The run counts as failed.
+	ErrAborted = errors.New("transaction was aborted")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store is closed")
 	// ErrCorrupt: the record in the store can't be read. It is left as it is, and the

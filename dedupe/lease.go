@@ -58,7 +58,9 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
 	// rolled back or committed after the handler has returned.
 	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stop = stop
+	l.mu.Lock() // the timer may fire before it is assigned
 	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
+	l.mu.Unlock()
 	go l.renew(renewing)
 	return l, ctx
 }

@@ -126,13 +126,13 @@ func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, ch
 		return nil, nil, ErrClosed
 	}
 	now := time.Now()
-	claim = &memClaim{store: m, key: k, options: o, ctx: ctx}
+	claim = &memClaim{store: m, key: k, options: o, token: o.Token, ctx: ctx}
 	r := m.records[k]
 	expired := r != nil && !now.Before(r.ends)
 	switch {
 	case r != nil && r.state == Done && !expired:
 		claim.state, claim.info.CommittedAt = Done, r.committedAt
-		claim.outputs = r.outputs
+		claim.outputs, claim.token = r.outputs, r.token
 		if !SameDigest(r.digest, Digest(o.Fingerprint)) {
 			claim.state, claim.outputs = Conflict, nil
 		}
@@ -244,6 +244,7 @@ type memClaim struct {
 	info    Info
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	outputs [][]byte
+	token   string // of the record, which another may have made
 	lease   *Lease
 }
 
@@ -314,7 +315,7 @@ func (c *memClaim) Settle(context.Context) error {
 	m := c.store
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.records[c.key]; r != nil && r.state == Done {
+	if r := m.records[c.key]; r != nil && r.state == Done && r.token == c.token {
 		r.outputs = nil
 	}
 	return nil

@@ -122,8 +122,9 @@ type Claim interface {
 	// they were settled.
 	Outputs() [][]byte
 	// Commit makes the record. ErrLeaseLost says that the claim was lost first, and
-	// nothing was recorded; any other error that the outcome is unknown. Only a claim
-	// in state Claimed can be committed.
+	// ErrAborted that its transaction has failed; nothing was recorded then. Any other
+	// error says that the outcome is unknown. Only a claim in state Claimed can be
+	// committed.
 	Commit(ctx context.Context, outputs [][]byte) error
 	// Rollback gives the claim up. After Commit and in other states it does nothing.
 	Rollback(ctx context.Context) error

@@ -353,6 +353,17 @@ func TestCommitRefused(t *testing.T) {
 	wantNothing(t, memory, "pay:1")
 }
 
+// The run's own transaction has failed: that is the handler's failure, not an outage.
+func TestCommitAborted(t *testing.T) {
+	memory := newStore(t)
+	store, seen, d := &awayStore{Store: memory, commit: dedupe.ErrAborted}, &log{}, &fakeDelivery{}
+	r := newRig(t, newOnce(t, store, seen.into).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+	r.wantNacked(d.on(newMessage("pay:1", "{}")))
+	if !errors.Is(r.err, dedupe.ErrAborted) || seen.count("failed") != 1 || len(d.delays) != 0 || len(d.failed) != 1 {
+		t.Errorf("error %v, told %v, delivery %+v", r.err, seen.events, d)
+	}
+}
+
 func TestTakeOverIsTold(t *testing.T) {
 	store, seen := newStore(t), &log{}
 	dead := store.Open()

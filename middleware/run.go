@@ -217,6 +217,8 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 	switch err := claim.Commit(commit, recorded); {
 	case errors.Is(err, dedupe.ErrLeaseLost):
 		return r.leaseLost(ev, err)
+	case errors.Is(err, dedupe.ErrAborted):
+		return r.failed(ev, fmt.Errorf("middleware: record %s: %w", r.key, err))
 	case err != nil:
 		// Nobody knows. If it is recorded, the redelivery is skipped and gets the
 		// outputs; else the handler runs again.

@@ -93,37 +93,23 @@ func parseRecord(value string) (r record, err error) {
 	if value[0] == kindDone {
 		r.digest = []byte(value[fingerprintAt:recordBytes])
 	}
-	rest := []byte(value[recordBytes:])
-	for len(rest) > 0 {
-		size, n := binary.Uvarint(rest)
-		if n <= 0 || size > uint64(len(rest)-n) {
-			return corrupt("output %d is cut off", len(r.outputs))
-		}
-		rest = rest[n:]
-		r.outputs = append(r.outputs, rest[:size:size])
-		rest = rest[size:]
+	if r.outputs, err = dedupe.SplitOutputs([]byte(value[recordBytes:])); err != nil {
+		return record{}, err
 	}
 	return r, nil
 }
 
 // encode makes what commit.lua puts behind the time and the tag.
 func encode(digest []byte, outputs [][]byte) (kind string, body []byte, err error) {
-	size := dedupe.DigestBytes
-	for _, out := range outputs {
-		size += binary.MaxVarintLen32 + len(out)
-	}
-	if size > maxOutputBytes {
-		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrInvalid, size)
-	}
-	body = make([]byte, dedupe.DigestBytes, size)
 	kind = string(kindDoneNoSum)
+	body = make([]byte, dedupe.DigestBytes)
 	if len(digest) > 0 {
 		kind = string(kindDone)
 		copy(body, digest)
 	}
-	for _, out := range outputs {
-		body = binary.AppendUvarint(body, uint64(len(out)))
-		body = append(body, out...)
+	body = append(body, dedupe.JoinOutputs(outputs)...)
+	if len(body) > maxOutputBytes {
+		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrInvalid, len(body))
 	}
 	return kind, body, nil
 }

@@ -47,6 +47,7 @@ const (
 	sharedOutputs   fault = "outputs are the caller's slice"
 	noSettle        fault = "settle does nothing"
 	settleForgets   fault = "settle removes the record"
+	settlesAny      fault = "settle of another's record"
 	retentionIgnore fault = "retention ignored"
 	escapeless      fault = "parts joined without escapes"
 	folded          fault = "keys compared without case"
@@ -88,6 +89,7 @@ type toyClaim struct {
 	ctx   context.Context //nolint:containedctx // as in the interface
 	lease *dedupe.Lease
 	ended bool
+	token string // of the record
 }
 
 func (t *toy) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
@@ -138,7 +140,7 @@ func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClai
 	}
 	t.toyData.mu.Lock()
 	defer t.toyData.mu.Unlock()
-	c := &toyClaim{store: t, k: name, o: o, ctx: ctx}
+	c := &toyClaim{store: t, k: name, o: o, ctx: ctx, token: o.Token}
 	r := t.records[name]
 	if r != nil && !time.Now().Before(r.ends) {
 		if !r.done && t.fault != neverExpires || r.done && t.fault != retentionIgnore {
@@ -151,7 +153,7 @@ func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClai
 	}
 	switch {
 	case r != nil && r.done:
-		c.state, c.outs, c.info.CommittedAt = dedupe.Done, r.outputs, r.at
+		c.state, c.outs, c.info.CommittedAt, c.token = dedupe.Done, r.outputs, r.at, r.token
 		if t.fault != noConflict && !dedupe.SameDigest(r.print, dedupe.Digest(o.Fingerprint)) {
 			c.state, c.outs = dedupe.Conflict, nil
 		}
@@ -275,7 +277,7 @@ func (c *toyClaim) Settle(context.Context) error {
 	if c.state != dedupe.Claimed && c.state != dedupe.Done {
 		return nil
 	}
-	if r := c.store.records[c.k]; r != nil && r.done && c.store.fault != noSettle {
+	if r := c.store.records[c.k]; r != nil && r.done && c.store.fault != noSettle && (r.token == c.token || c.store.fault == settlesAny) {
 		r.outputs = nil
 		if c.store.fault == settleForgets {
 			delete(c.store.records, c.k)
@@ -350,7 +352,7 @@ func judge(t *testing.T, f fault) (failed []string) {
 func TestBrokenStoresFail(t *testing.T) {
 	faults := []fault{
 		noToken, noCheck, anyRelease, neverExpires, alwaysExpired, claimOnce, commitOnce, rollbackOnce, commitAgain,
-		noRenewal, blindRenewal, noConflict, sharedOutputs, noSettle, settleForgets, retentionIgnore, escapeless, folded,
+		noRenewal, blindRenewal, noConflict, sharedOutputs, noSettle, settleForgets, settlesAny, retentionIgnore, escapeless, folded,
 		waitsForever, deafToContext, noValidation,
 	}
 	// All at once: most of the time is waiting.
