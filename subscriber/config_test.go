@@ -93,6 +93,14 @@ func TestBlockStaysBelowReadTimeout(t *testing.T) {
 	if b := boundedBlock(client, time.Second); b != 100*time.Millisecond {
 		t.Errorf("block is %v", b)
 	}
+	endless := redis.NewClient(&redis.Options{ReadTimeout: -1})
+	defer endless.Close()
+	if d := readTimeout(endless); d >= 0 {
+		t.Errorf("a client without a read time-out has %v", d)
+	}
+	if b := boundedBlock(endless, time.Second); b != time.Second {
+		t.Errorf("block is %v", b)
+	}
 }
 
 func TestNewDoesNotDial(t *testing.T) {
