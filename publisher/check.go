@@ -107,7 +107,9 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 	if len(topics) > 0 {
 		key = topics[0]
 	}
-	e.checkServer(ctx, key, &r)
+	if err := e.checkServer(ctx, key, &r); err != nil {
+		faults = append(faults, err)
+	}
 	if size := poolSize(e.client); size > 0 && size < r.Connections {
 		r.warn("The client's pool has %d connections; %d topics need up to %d.", size, len(topics), r.Connections)
 	}
@@ -143,8 +145,8 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", t.name)
 	}
 	if len(tr.Missing) > 0 {
-		err := fmt.Errorf("the user may not run %s on it or its side keys (%s*): grant it with ACL SETUSER",
-			strings.Join(tr.Missing, ", "), strings.TrimSuffix(slot.LayoutKey(t.name), "layout"))
+		err := fmt.Errorf("the user may not run %s on it or its side keys (%s): grant it with ACL SETUSER",
+			strings.Join(tr.Missing, ", "), sideKeys(t.name))
 		return tr, info, errors.Join(final(err), t.usable(tr.Layout, info))
 	}
 	record, err := t.engine.client.HGetAll(ctx, slot.LayoutKey(t.name)).Result()
@@ -231,38 +233,54 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 	return nil
 }
 
-// checkServer looks at what endangers the whole server's memory of keys.
-func (e *engine) checkServer(ctx context.Context, key string, r *Report) {
+// checkServer looks at what endangers the whole server's memory of keys. The error is
+// that too few replicas are connected.
+func (e *engine) checkServer(ctx context.Context, key string, r *Report) error {
 	if memory, err := server.InfoSection(ctx, e.client, key, "memory"); err == nil && memory["maxmemory_policy"] != "" {
 		if r.MaxmemoryPolicy = memory["maxmemory_policy"]; r.MaxmemoryPolicy != "noeviction" {
 			r.warn("The server's maxmemory-policy is %s: it may evict streams, layouts and latches, and with them what keeps "+
 				"events from being added twice. Set noeviction.", r.MaxmemoryPolicy)
 		}
+	} else {
+		r.warn("The server's maxmemory-policy is unknown: the user may not run INFO.")
 	}
-	if persistence, err := server.InfoSection(ctx, e.client, key, "persistence"); err == nil && persistence["aof_enabled"] != "" {
-		var kinds []string
-		if persistence["aof_enabled"] == "1" {
-			kinds = append(kinds, "append-only file")
-		}
-		node, err := server.Node(ctx, e.client, key)
-		if err == nil {
-			if save, err := node.ConfigGet(ctx, "save").Result(); err == nil && save["save"] != "" {
-				kinds = append(kinds, "snapshots")
-			}
-		}
-		if r.Persistence = strings.Join(kinds, " and "); r.Persistence == "" {
-			r.Persistence = "none"
-		}
-		if persistence["aof_enabled"] != "1" {
-			r.warn("The server has no append-only file (persistence: %s): a restart loses what came since the last snapshot, "+
-				"events and the memory of their keys alike.", r.Persistence)
+	e.checkPersistence(ctx, key, r)
+	if e.cfg.MinReplicas == 0 {
+		return nil
+	}
+	info, err := server.InfoSection(ctx, e.client, key, "replication")
+	if err != nil {
+		return nil //nolint:nilerr // a user who may not ask learns it from the first publish
+	}
+	if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < e.cfg.MinReplicas {
+		return fmt.Errorf("%w: MinReplicas is %d, and %d replicas are connected", ErrNotReplicated, e.cfg.MinReplicas, n)
+	}
+	return nil
+}
+
+func (e *engine) checkPersistence(ctx context.Context, key string, r *Report) {
+	persistence, err := server.InfoSection(ctx, e.client, key, "persistence")
+	if err != nil || persistence["aof_enabled"] == "" {
+		r.warn("The server's persistence is unknown: the user may not run INFO.")
+		return
+	}
+	var kinds []string
+	if persistence["aof_enabled"] == "1" {
+		kinds = append(kinds, "append-only file")
+	}
+	if node, err := server.Node(ctx, e.client, key); err == nil {
+		if save, err := node.ConfigGet(ctx, "save").Result(); err == nil && save["save"] != "" {
+			kinds = append(kinds, "snapshots")
 		}
 	}
-	if replicas := e.cfg.MinReplicas; replicas > 0 {
-		if info, err := server.InfoSection(ctx, e.client, key, "replication"); err == nil {
-			if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < replicas {
-				r.warn("MinReplicas is %d, and %d replicas are connected.", replicas, n)
-			}
-		}
+	r.Persistence = strings.Join(kinds, " and ")
+	switch r.Persistence {
+	case "":
+		r.Persistence = "none"
+		r.warn("The server has no append-only file, nor snapshots as far as the user may see: a restart loses everything, " +
+			"events and the memory of their keys alike.")
+	case "snapshots":
+		r.warn("The server has snapshots and no append-only file: a restart loses what came since the last one, events and " +
+			"the memory of their keys alike.")
 	}
 }

@@ -35,8 +35,8 @@ var (
 	// ErrTooLarge: the encoded message is above Config.MaxPayload.
 	ErrTooLarge = errors.New("message is too large")
 	// ErrModeUnsupported: the server can't do what the mode or the topic's layout
-	// asks for. Nothing was sent.
-	ErrModeUnsupported = errors.New("mode is not supported by the server")
+	// asks for, or the user may not. Nothing was sent.
+	ErrModeUnsupported = errors.New("mode can't be used with this server and user")
 	// ErrLayout: the topic's layout record can't be obeyed by this publisher.
 	ErrLayout = errors.New("layout of the topic can't be used")
 	// ErrProducers: a topic has seen more than 64 producer IDs from this
@@ -79,7 +79,8 @@ func (e *ConflictError) Error() string {
 	if e.Field != "" {
 		where = "field " + e.Field
 	}
-	return fmt.Sprintf("%v: key %q, %s differs from entry %s", ErrConflict, e.Key, where, e.EntryID)
+	return fmt.Sprintf("%v: key %q, %s differs from entry %s; another event needs another key, and a copy of a consumed "+
+		"message has that one's in its metadata", ErrConflict, e.Key, where, e.EntryID)
 }
 
 // Unwrap makes the error match [ErrConflict].
@@ -143,7 +144,8 @@ func final(err error) error     { return finalError{err} }
 // 503, a Retry middleware gives up. It is false for what an operator can mend, such as
 // a missing right, a mode that the server can't do or a publisher that is closed for a
 // restart: the event must not be dropped for that. Of a call with several messages it
-// is true when it is true of every failed one.
+// is true when repeating the call can't succeed: each failed message is at fault, or was
+// not sent because of one that is.
 func IsPermanent(err error) bool {
 	var call *PublishError
 	if errors.As(err, &call) {

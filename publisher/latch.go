@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -131,11 +132,17 @@ func latchPrint(it *item) []byte {
 	return print
 }
 
+// sideKeys is the pattern of what stands beside a stream.
+func sideKeys(topic string) string { return strings.TrimSuffix(slot.LayoutKey(topic), "layout") + "*" }
+
 // scriptError explains a server that does not run scripts.
 func (t *topic) scriptError(err error) error {
-	if server.IsRefusedByACL(err) || redis.HasErrorPrefix(err, "unknown command") {
+	switch {
+	case server.IsRefusedByACL(err) || redis.HasErrorPrefix(err, "unknown command"):
 		return fmt.Errorf("%w: mode latch runs a script on topic %q; the user needs +eval +evalsha, XADD, XLEN, XINFO, XRANGE, XDEL, GET, SET, EXISTS, HMGET and HINCRBY, "+
-			"and the key patterns of the topic and of %s: %w", ErrModeUnsupported, t.name, slot.LatchKey(t.name, "*", "*"), err)
+			"and the key patterns of the topic and of %s: %w", ErrModeUnsupported, t.name, sideKeys(t.name), err)
+	case server.IsUnknownSyntax(err) && t.engine.cfg.KeepUnacked:
+		return fmt.Errorf("%w: KeepUnacked needs Redis 8.2 or newer: %w", ErrModeUnsupported, err)
 	}
 	return fmt.Errorf("latch script: %w", err)
 }

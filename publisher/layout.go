@@ -19,6 +19,8 @@ import (
 // hashVersion names the function that spreads keys over shards; see shardOf.
 const hashVersion = 1
 
+var errWindowDiffers = errors.New("window is not the configured one")
+
 // Layout says how the keys of a topic are remembered. It stands in a hash beside
 // the stream, is made together with it, and every instance obeys it whatever its
 // own configuration would choose. So a rolling deploy or a server upgrade can't
@@ -290,7 +292,7 @@ func (t *topic) tellLayout(have Layout) {
 		return // a difference of the window alone is tellWindow's
 	}
 	t.setup.toldLayout = have
-	t.engine.logger.Error("Topic has another layout than configured; obeying it", nil, watermill.LogFields{
+	t.engine.logger.Info("Topic has another layout than configured; obeying it", watermill.LogFields{
 		"topic": t.name, "mode": have.Mode.String(), "shards": have.Shards,
 		"wanted_mode": wanted.Mode.String(), "wanted_shards": wanted.Shards,
 	})
@@ -315,7 +317,7 @@ func (t *topic) tellWindow(st *state) {
 	t.engine.logger.Info("Publishing idempotently", fields)
 	t.engine.onWindow(ev)
 	if st.layout.Mode != Latch && (st.duration != int64(t.cfg.Window.Duration/time.Second) || st.maxSize != maxShardEntries) {
-		t.engine.logger.Error("Window differs from the configured one and stays, since changing it would forget the keys that are remembered", nil,
+		t.engine.logger.Error("The window stays as it is, since changing it would forget the keys that are remembered", errWindowDiffers,
 			fields.Add(watermill.LogFields{"wanted_window": t.cfg.Window.Duration.String(), "wanted_entries": t.cfg.Window.Entries}))
 		ev.Kind = WindowDiffers
 		t.engine.onWindow(ev)

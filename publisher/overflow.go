@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -8,6 +9,8 @@ import (
 
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
+
+var errWindowTooSmall = errors.New("window is too small")
 
 const (
 	// overflowSamples bounds what a topic remembers of the past window.
@@ -77,7 +80,7 @@ func (t *topic) observe(st *state, info server.StreamInfo) {
 	if evicted <= 0 || !t.overflow.tell(now) {
 		return
 	}
-	t.engine.logger.Error("The window is too small: keys were forgotten before its duration had passed", nil, watermill.LogFields{
+	t.engine.logger.Error("Keys were forgotten before the window's duration had passed", errWindowTooSmall, watermill.LogFields{
 		"topic": t.name, "window": st.window.Duration.String(), "window_entries": st.window.Entries, "evicted": evicted,
 	})
 	t.engine.onWindow(WindowEvent{Topic: t.name, Kind: WindowOverflow, Wanted: t.cfg.Window, Effective: st.window, Evicted: evicted})

@@ -9,7 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Verdict says what a publish did.
+// Verdict says what a publish did. Look at [Receipt.Err] first: a conflict has a verdict,
+// too.
 type Verdict uint8
 
 const (

@@ -47,7 +47,7 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 		info.IDMP = true
 	case IsUnknownSyntax(err):
 	default: // out of memory, for example, says nothing about what it knows
-		return Info{}, fmt.Errorf("probe the server for XADD IDMP: %w", err)
+		return Info{}, fmt.Errorf("ask the server what it can do: %w", err)
 	}
 	info.Name, info.Version = version(ctx, client, key)
 	if v, ok := parseVersion(info.Version); ok && info.Name == "redis" && less(v, firstSound) {
