@@ -340,6 +340,17 @@ func TestDeadLetterRefused(t *testing.T) {
 		return nil
 	})
 	wantPending(t, client, topic, "billing", 1)
+	// Other acknowledgements don't wait for its next try, which by then is a second away.
+	<-time.After(2 * time.Second)
+	for range 8 {
+		publish(t, client, topic, "good")
+		receive(t, messages).Ack()
+		acked := time.Now()
+		wantPending(t, client, topic, "billing", 1)
+		if took := time.Since(acked); took > 300*time.Millisecond {
+			t.Errorf("an acknowledgement took %v", took)
+		}
+	}
 	client.Del(ctx, subscriber.DeadLetterTopic(topic))
 	wantDeadLetters(t, client, topic, 1)
 	wantPending(t, client, topic, "billing", 0)
