@@ -68,7 +68,7 @@ test-servers: race-note servers ## tests on real servers
 # Watermill's TestReconnect has a data race of its own, in the test.
 .PHONY: test-reconnect
 test-reconnect: servers ## Watermill's reconnect test, which restarts the server; without -race
-	cd tests && $(GO) test -count 1 -timeout $(TIMEOUT) -run 'TestUniversal$$/.*/TestReconnect' ./subscriber
+	cd tests && $(GO) test -count 1 -timeout $(TIMEOUT) -run 'TestUniversal$$/.*/.*/TestReconnect' ./subscriber
 
 .PHONY: matrix
 matrix: servers ## Watermill's universal suite and stress test: all servers, 1 and 64 in flight
