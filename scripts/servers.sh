@@ -21,6 +21,8 @@ redis-8.0  | redis-server redis-tools   | redis-server redis-sentinel redis-cli 
 redis-7.0  | redis-server redis-tools   | redis-server redis-sentinel redis-cli    | bookworm                             | 7.0 | 7.0
 valkey-8.1 | valkey-server valkey-tools | valkey-server valkey-sentinel valkey-cli | trixie                               | 8.1 | 8.1
 valkey-9.1 | valkey-server valkey-tools | valkey-server valkey-sentinel valkey-cli | forky                                | 9.1 | 9.1
+mariadb-10.11 | mariadb-server-core     | mariadbd                                   | bookworm                             | 10.11 | 10.11
+postgres-15   | postgresql-15           | postgres initdb                            | bookworm                             | 15  | 15
 '
 # Counts up when what a folder holds changes, so that old ones are made anew.
 layout=1
@@ -108,20 +110,35 @@ pick() {
 # unpacked loader, with the unpacked libraries, and by exec, so that a signal to its
 # pid reaches the server. Sentinel is the server under another name.
 wrap() {
-	local folder=$1 program=$2 file loader libs link
-	link=$folder/root/usr/bin/$program
-	[[ -e $link || -L $link ]] || link=$folder/root/usr/bin/${program/sentinel/server}
+	local folder=$1 program=$2 file dir loader libs link
+	for dir in usr/bin usr/sbin $(cd "$folder/root" && find usr/lib/postgresql -name bin 2>/dev/null); do
+		link=$folder/root/$dir/$program
+		[[ -e $link || -L $link ]] || link=$folder/root/$dir/${program/sentinel/server}
+		[[ -e $link || -L $link ]] && break
+	done
 	# The links may be absolute, so follow them by name inside the folder.
 	file=$(basename "$(readlink "$link" || say "$link")")
-	[[ -f $folder/root/usr/bin/$file ]] || die "$program: $file is missing in its packages"
+	[[ -f $folder/root/$dir/$file ]] || die "$program: $file is missing in its packages"
 	loader=$(cd "$folder/root" && find . -path '*lib*' -name 'ld*.so.*' ! -name '*.conf*' | sort | head -n 1)
 	[[ -n $loader ]] || die "$program: its packages hold no loader"
 	libs=$(cd "$folder/root" && find . -name 'lib*.so.*' -printf '%h\n' | sort -u | sed 's|^\.|$root|' | paste -sd:)
 	cat >"$folder/$program" <<-WRAPPER
 		#!/bin/sh
 		root=\$(cd "\${0%/*}" && pwd)/root
-		exec "\$root/${loader#./}" --argv0 $program --library-path "$libs" "\$root/usr/bin/$file" "\$@"
+		exec "\$root/${loader#./}" --argv0 $program --library-path "$libs" "\$root/$dir/$file" "\$@"
 	WRAPPER
+	if [[ $dir == usr/lib/postgresql/* ]]; then
+		# These look for each other, and for what they share, beside the name that they
+		# were called by. So the wrappers are there, and the programs behind them.
+		mv "$folder/root/$dir/$file" "$folder/root/$dir/$file.program"
+		cat >"$folder/root/$dir/$file" <<-WRAPPER
+			#!/bin/sh
+			root=\$(cd "\${0%/*}/../../../../.." && pwd)
+			exec "\$root/${loader#./}" --argv0 "\$root/$dir/$file" --library-path "$libs" "\$root/$dir/$file.program" "\$@"
+		WRAPPER
+		chmod +x "$folder/root/$dir/$file"
+		printf '#!/bin/sh\nexec "$(cd "${0%%/*}" && pwd)/root/%s" "$@"\n' "$dir/$file" >"$folder/$program"
+	fi
 	chmod +x "$folder/$program"
 }
 
@@ -144,16 +161,17 @@ bring() {
 	done
 	[[ -n $version ]] || die "$name: no version of ${packages%% *} that is at least $least can be had from $(field "$name" 4)"
 	for deb in "$root"/var/cache/apt/archives/*.deb; do dpkg -x "$deb" "$folder/root"; done
-	rm -rf "$folder"/root/{usr/share,var,etc}
+	find "$folder"/root/usr/share -mindepth 1 -maxdepth 1 ! -name mysql ! -name postgresql -exec rm -rf {} +
+	rm -rf "$folder"/root/{var,etc}
 	for p in $programs; do wrap "$folder" "$p"; done
 	version=$("$folder/$(first_program "$name")" --version) || die "$name: it does not start"
-	[[ $version == *v="$series".* ]] || say "NOTE: $name: its suite has moved on from $series; took a newer one" >"$work/$name.note"
+	[[ $version == *[v\ ]*[=\ ]"$series".* ]] || say "NOTE: $name: its suite has moved on from $series; took a newer one" >"$work/$name.note"
 	printf 'layout %s\n%s\n' "$layout" "$version" >"$folder/stamp"
 	rm -rf "${target:?}/$name" "$root"
 	mv "$folder" "$target/$name"
 }
 
-show() { say "$1: $(sed -n 2p "$target/$1/stamp" | grep -o 'v=[^ ]*' | cut -c3-) in .servers/$1"; }
+show() { say "$1: $(sed -n 2p "$target/$1/stamp" | grep -oE '(v=|Ver |\) )[0-9][^ ]*' | head -n 1 | sed -E 's/^(v=|Ver |\) )//') in .servers/$1"; }
 
 main() {
 	local name program failed=0

@@ -102,12 +102,12 @@ func parseRecord(value string) (r record, err error) {
 // encode makes what commit.lua puts behind the time and the tag.
 func encode(digest []byte, outputs [][]byte) (kind string, body []byte, err error) {
 	kind = string(kindDoneNoSum)
-	body = make([]byte, dedupe.DigestBytes)
+	var sum [dedupe.DigestBytes]byte
 	if len(digest) > 0 {
 		kind = string(kindDone)
-		copy(body, digest)
+		copy(sum[:], digest)
 	}
-	body = append(body, dedupe.JoinOutputs(outputs)...)
+	body = append(sum[:], dedupe.JoinOutputs(outputs)...)
 	if len(body) > maxOutputBytes {
 		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrInvalid, len(body))
 	}

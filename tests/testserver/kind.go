@@ -31,10 +31,14 @@ func (k Kind) HasIDMP() bool { return k == Redis86 }
 // Folder is the name of the environment variable that points to other binaries.
 const Folder = "IDEMPOTENT_SERVERS"
 
-// find returns the path of the server's program.
-func (k Kind) find() (string, error) {
+// file is the server's program in the folder of servers.
+func (k Kind) file() string {
 	product, _, _ := strings.Cut(string(k), "-")
-	program := filepath.Join(string(k), product+"-server")
+	return filepath.Join(string(k), product+"-server")
+}
+
+// find returns the path of a program in the folder of servers.
+func find(program string) (string, error) {
 	if dir := os.Getenv(Folder); dir != "" {
 		return isProgram(filepath.Join(dir, program))
 	}
@@ -73,13 +77,20 @@ func checkout() (string, error) {
 // skipped test would go unseen, and is skipped elsewhere.
 func (k Kind) program(t testing.TB) string {
 	t.Helper()
-	path, err := k.find()
+	return Program(t, k.file())
+}
+
+// Program returns the path of a program that `make servers` brings, by its name in the
+// folder of servers, such as "postgres-15/postgres". A missing one fails the test in CI
+// and skips it elsewhere.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := find(name)
 	if err == nil {
 		return path
 	}
 	const hint = "%s is missing (%v): `make servers` brings it on Debian; elsewhere set %s to a folder that holds %s"
-	product, _, _ := strings.Cut(string(k), "-")
-	args := []any{k, err, Folder, fmt.Sprintf("%s/%s-server", k, product)}
+	args := []any{filepath.Dir(name), err, Folder, name}
 	if ci, _ := strconv.ParseBool(os.Getenv("CI")); ci {
 		t.Fatalf(hint, args...)
 	}

@@ -1,0 +1,48 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+	"regexp"
+)
+
+// DefaultTable is the default of [Config].
+const DefaultTable = "idempotent_done"
+
+// Config configures a [Store]. DB and Dialect are required.
+type Config struct {
+	// DB is the database that the handlers write to. It stays the caller's: Close does
+	// not close it.
+	DB *sql.DB
+	// Dialect says which database it is.
+	Dialect Dialect
+	// Table is the name of the table, plain or with a schema; default:
+	// idempotent_done. [Store.Migrate] makes it.
+	Table string
+	// Isolation is that of the handlers' transactions; default: the database's.
+	Isolation sql.IsolationLevel
+}
+
+var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,40}\.)?[A-Za-z_][A-Za-z0-9_]{0,40}$`)
+
+func (c Config) resolve() (Config, error) {
+	var faults []error
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	if c.DB == nil {
+		fault("DB is nil")
+	}
+	if _, ok := dialects[c.Dialect]; !ok {
+		fault("Dialect %q is unknown; there are %q, %q and %q", c.Dialect, Postgres, MySQL, SQLite)
+	}
+	if c.Table == "" {
+		c.Table = DefaultTable
+	}
+	if !tableName.MatchString(c.Table) {
+		fault("Table %q is not a plain name, or one with a schema", c.Table)
+	}
+	if len(faults) > 0 {
+		return c, fmt.Errorf("sqlstore: invalid config:\n%w", errors.Join(faults...))
+	}
+	return c, nil
+}

@@ -1,0 +1,108 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// noDriver is enough for a *sql.DB that nobody asks.
+type noDriver struct{}
+
+func (noDriver) Connect(context.Context) (driver.Conn, error) { return nil, errors.New("none") }
+func (noDriver) Driver() driver.Driver                        { return nil }
+
+func TestConfig(t *testing.T) {
+	db := sql.OpenDB(noDriver{})
+	defer db.Close()
+	for want, cfg := range map[string]Config{
+		"DB is nil": {Dialect: Postgres},
+		"Dialect":   {DB: db},
+		`"oracle"`:  {DB: db, Dialect: "oracle"},
+		"Table":     {DB: db, Dialect: SQLite, Table: "done; DROP TABLE ledger"},
+	} {
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not tell %q", err, want)
+		}
+	}
+	for _, table := range []string{"", "done", "shop.done", "_d1"} {
+		if _, err := New(Config{DB: db, Dialect: MySQL, Table: table}); err != nil {
+			t.Errorf("table %q: %v", table, err)
+		}
+	}
+}
+
+func TestParametersAreNumbered(t *testing.T) {
+	cfg := Config{Dialect: Postgres, Table: "done"}
+	if text := cfg.statements().commit; strings.Contains(text, "?") || !strings.Contains(text, "$5") {
+		t.Error(text)
+	}
+	cfg.Dialect = SQLite
+	if text := cfg.statements().commit; strings.Contains(text, "$") || strings.Count(text, "?") != 5 {
+		t.Error(text)
+	}
+	for kind := range dialects {
+		cfg.Dialect = kind
+		for _, text := range append(cfg.migration(), cfg.statements().list) {
+			if strings.Contains(text, "{") || strings.Contains(text, "--") {
+				t.Errorf("%s: %s", kind, text)
+			}
+		}
+	}
+}
+
+type stateError string
+
+func (e stateError) Error() string    { return string(e) }
+func (e stateError) SQLState() string { return string(e) }
+
+type codeError int
+
+func (e codeError) Error() string { return fmt.Sprint(int(e)) }
+func (e codeError) Code() int     { return int(e) }
+
+type mysqlError struct{ Number uint16 }
+
+func (e *mysqlError) Error() string { return fmt.Sprint(e.Number) }
+
+type cgoError struct{ Code int }
+
+func (e cgoError) Error() string { return fmt.Sprint(e.Code) }
+
+// The real drivers' errors are seen in tests/sqlstore; these have their shapes.
+func TestKindsOfErrors(t *testing.T) {
+	for err, want := range map[error]kind{
+		stateError("23505"):         duplicate,
+		stateError("40001"):         again,
+		stateError("40P01"):         again,
+		stateError("55P03"):         busy,
+		stateError("42P01"):         other,
+		codeError(5):                busy,
+		codeError(517):              busy, // SQLITE_BUSY_SNAPSHOT
+		codeError(1555):             duplicate,
+		codeError(1):                other,
+		&mysqlError{1062}:           duplicate,
+		&mysqlError{1213}:           again,
+		&mysqlError{1205}:           busy,
+		&mysqlError{1064}:           other,
+		cgoError{6}:                 busy,
+		errors.New("no code"):       other,
+		context.DeadlineExceeded:    other,
+		&driverError{"wrapped too"}: other,
+	} {
+		if got := kindOf(fmt.Errorf("claim: %w", err)); got != want {
+			t.Errorf("%T %v is %d, want %d", err, err, got, want)
+		}
+	}
+	if kindOf(nil) != other {
+		t.Error("nil")
+	}
+}
+
+type driverError struct{ text string }
+
+func (e *driverError) Error() string { return e.text }

@@ -1,0 +1,131 @@
+package sqlstore
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+)
+
+// Dialect is a kind of database.
+type Dialect string
+
+// The dialects.
+const (
+	Postgres Dialect = "postgres" // PostgreSQL 11 or newer
+	MySQL    Dialect = "mysql"    // MySQL 8.0 or newer, MariaDB 10.6 or newer
+	SQLite   Dialect = "sqlite"   // SQLite 3.24 or newer
+)
+
+var (
+	//go:embed schema_postgres.sql
+	schemaPostgres string
+	//go:embed schema_mysql.sql
+	schemaMySQL string
+	//go:embed schema_sqlite.sql
+	schemaSQLite string
+)
+
+// dialect is what differs. Statements have ? for parameters; bind makes them the
+// database's.
+type dialect struct {
+	schema string
+	// now is the server's clock, not the start of the transaction, in milliseconds.
+	now string
+	// insert makes the claim's row unless there is one, without an error and without
+	// waiting for another transaction; parameters are lock, then the columns.
+	insert   string
+	numbered bool // $1 instead of ?
+}
+
+const columns = "id, namespace, topic, handler, event, token, committed_at, expires_at"
+
+var dialects = map[Dialect]dialect{
+	// An insert of a key that another transaction has inserted waits for that one's
+	// end; the lock, which both ask for first and none waits for, prevents it. It goes
+	// with the transaction. Under REPEATABLE READ the insert may fail for a row
+	// that was committed since (40001), and is tried again in a new transaction.
+	Postgres: {
+		schema: schemaPostgres,
+		now:    "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
+		insert: "INSERT INTO {table} (" + columns + ") SELECT ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, 0, 0 " +
+			"WHERE pg_try_advisory_xact_lock(?) ON CONFLICT (id) DO NOTHING",
+		numbered: true,
+	},
+	// The lock is the session's here, and given back after the transaction's end. A
+	// duplicate key is an error that ends the statement only.
+	MySQL: {
+		schema: schemaMySQL,
+		now:    "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)",
+		insert: "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0)",
+	},
+	// There is one writer at a time. Being the transaction's first statement, the
+	// insert waits for it (busy_timeout); after a SELECT it would fail at once.
+	SQLite: {
+		schema: schemaSQLite,
+		now:    "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+		insert: "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0) ON CONFLICT (id) DO NOTHING",
+	},
+}
+
+// statements are the ones of a store.
+type statements struct {
+	insert, record, commit, find, settle, drop, list string
+	expired, older                                   string
+}
+
+func (c Config) statements() statements {
+	d := dialects[c.Dialect]
+	bind := func(text string) string {
+		text = strings.NewReplacer("{table}", c.Table, "{now}", d.now).Replace(text)
+		if !d.numbered {
+			return text
+		}
+		var b strings.Builder
+		n := 0
+		for _, r := range text {
+			if r == '?' {
+				n++
+				fmt.Fprintf(&b, "$%d", n)
+			} else {
+				b.WriteRune(r)
+			}
+		}
+		return b.String()
+	}
+	const fields = "namespace, topic, handler, event, token, committed_at, expires_at, fingerprint, outputs, {now}"
+	return statements{
+		insert:  bind(d.insert),
+		record:  bind("SELECT " + fields + " FROM {table} WHERE id = ?"),
+		commit:  bind("UPDATE {table} SET committed_at = {now}, expires_at = {now} + ?, fingerprint = ?, outputs = ? WHERE id = ? AND token = ?"),
+		find:    bind("SELECT 1 FROM {table} WHERE id = ? AND token = ? AND committed_at > 0"),
+		settle:  bind("UPDATE {table} SET outputs = NULL WHERE id = ? AND token = ? AND outputs IS NOT NULL"),
+		drop:    bind("DELETE FROM {table} WHERE id = ? AND token = ?"),
+		list:    bind("SELECT id, " + fields + " FROM {table} WHERE id > ? ORDER BY id LIMIT 200"),
+		expired: bind("SELECT id, token FROM {table} WHERE expires_at <= {now} LIMIT ?"),
+		older:   bind("SELECT id, token FROM {table} WHERE committed_at < ? LIMIT ?"),
+	}
+}
+
+// migration are the statements that make the table, one by one: not all drivers take
+// several at a time.
+func (c Config) migration() []string {
+	index := strings.ReplaceAll(c.Table, ".", "_") + "_expires"
+	text := strings.NewReplacer("{table}", c.Table, "{index}", index).Replace(dialects[c.Dialect].schema)
+	var all []string
+	for part := range strings.SplitSeq(stripComments(text), ";") {
+		if part = strings.TrimSpace(part); part != "" {
+			all = append(all, part)
+		}
+	}
+	return all
+}
+
+func stripComments(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		line, _, _ = strings.Cut(line, "--")
+		b.WriteString(strings.TrimRight(line, " \n"))
+		b.WriteByte('\n')
+	}
+	return b.String()
+}

@@ -1,0 +1,292 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+)
+
+// Store implements dedupe.Store and dedupe.Admin.
+type Store struct {
+	cfg     Config
+	text    statements
+	running running
+
+	mu     sync.Mutex
+	closed bool
+	live   map[*claim]struct{}
+}
+
+var (
+	_ dedupe.Store = (*Store)(nil)
+	_ dedupe.Admin = (*Store)(nil)
+)
+
+// New makes a store. It asks nothing of the database; the table is made by
+// [Store.Migrate].
+func New(cfg Config) (*Store, error) {
+	cfg, err := cfg.resolve()
+	if err != nil {
+		return nil, err
+	}
+	return &Store{cfg: cfg, text: cfg.statements(), live: make(map[*claim]struct{})}, nil
+}
+
+// Close implements dedupe.Store: it rolls back what is held. The database stays open.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	var claims []*claim
+	for c := range s.live {
+		claims = append(claims, c)
+	}
+	s.mu.Unlock()
+	for _, c := range claims {
+		c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+	}
+	return nil
+}
+
+func (s *Store) isClosed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// How often Claim looks while a transaction elsewhere holds the claim.
+const (
+	firstLook = 5 * time.Millisecond
+	lastLook  = 200 * time.Millisecond
+)
+
+// Claim implements dedupe.Store.
+func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+	if err := k.Validate(); err != nil {
+		return nil, err
+	}
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	until := time.Now().Add(o.Wait)
+	got, err := s.running.enter(ctx, k, until)
+	if err != nil {
+		return nil, err
+	}
+	if !got {
+		return &claim{store: s, key: k, state: dedupe.InProgress, ctx: ctx}, nil
+	}
+	c, err := s.claim(ctx, k, o, until)
+	if err != nil || c.state != dedupe.Claimed {
+		s.running.leave(k)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlstore: claim %s: %w", k, err)
+	}
+	return c, nil
+}
+
+// claim looks until it has found something, or o.Wait is over.
+func (s *Store) claim(ctx context.Context, k dedupe.Key, o dedupe.Options, until time.Time) (*claim, error) {
+	pause := firstLook
+	for {
+		if s.isClosed() {
+			return nil, dedupe.ErrClosed
+		}
+		c, found, err := s.look(ctx, k, o, until)
+		if err != nil || found {
+			return c, err
+		}
+		left := time.Until(until)
+		if left <= 0 {
+			return &claim{store: s, key: k, state: dedupe.InProgress, ctx: ctx}, nil
+		}
+		timer := time.NewTimer(min(pause, left))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+		pause = min(2*pause, lastLook)
+	}
+}
+
+// tries bounds what is tried again at once: a transaction that the server gave up, a
+// record that ran out.
+const tries = 10
+
+// look tries to insert the row, and reads the one that is there. found is false while
+// another holds the claim.
+func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until time.Time) (c *claim, found bool, err error) {
+	id := idOf(k)
+	for range tries {
+		sess, inserted, held, err := s.insert(ctx, id, k, o, time.Until(until))
+		switch {
+		case err != nil && kindOf(err) == again:
+			continue
+		case err != nil:
+			return nil, false, err
+		case inserted:
+			return s.claimed(ctx, sess, id, k, o)
+		}
+		r, err := s.read(ctx, id)
+		switch {
+		case errors.Is(err, sql.ErrNoRows):
+			if held {
+				return nil, false, nil
+			}
+			continue // it was there, and is gone
+		case kindOf(err) == busy: // SQLite, while a commit is being written
+			return nil, false, nil
+		case err != nil:
+			return nil, false, err
+		case r.expired:
+			if held, err := s.drop(ctx, id, r.token); held || err != nil {
+				return nil, false, err
+			}
+			continue
+		}
+		return s.done(ctx, id, k, o, r)
+	}
+	return nil, false, nil
+}
+
+// insert begins a transaction with the claim's row. held tells that another transaction
+// has the claim, or, of SQLite, the database.
+func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, wait time.Duration) (sess *session, inserted, held bool, err error) {
+	// SQLite waits without an eye on ctx, so never for long at a time.
+	sess, taken, err := s.begin(ctx, id, min(wait, lastLook))
+	if err != nil && kindOf(err) == busy || taken {
+		return nil, false, true, nil
+	}
+	if err != nil {
+		return nil, false, false, err
+	}
+	args := []any{id, []byte(k.Namespace), []byte(k.Topic), []byte(k.Handler), []byte(k.Event), []byte(o.Token)}
+	if s.cfg.Dialect == Postgres {
+		number, _ := lockOf(id)
+		args = append(args, number)
+	}
+	res, err := sess.tx.ExecContext(ctx, s.text.insert, args...)
+	n := int64(0)
+	if err == nil {
+		n, err = res.RowsAffected()
+	}
+	if err == nil && n == 1 {
+		return sess, true, false, nil
+	}
+	sess.end(ctx)
+	switch kindOf(err) {
+	case duplicate:
+		return nil, false, false, nil
+	case busy:
+		return nil, false, true, nil
+	}
+	// Without a row and without an error PostgreSQL does not tell which: there is one,
+	// or another has the lock.
+	return nil, false, s.cfg.Dialect == Postgres, err
+}
+
+func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.Key, o dedupe.Options) (*claim, bool, error) {
+	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Claimed, session: sess}
+	c.ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, txKey{}, sess.tx))
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.live[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		c.cancel(dedupe.ErrClosed)
+		sess.end(ctx)
+		return nil, false, dedupe.ErrClosed
+	}
+	return c, true, nil
+}
+
+func (s *Store) done(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, r row) (*claim, bool, error) {
+	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Done, ctx: ctx, token: r.token}
+	c.info.CommittedAt = r.at
+	if !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)) {
+		c.state = dedupe.Conflict
+		return c, true, nil
+	}
+	var err error
+	c.outputs, err = dedupe.SplitOutputs(r.outputs)
+	return c, true, err
+}
+
+// row is a record as it is stored.
+type row struct {
+	key                    dedupe.Key
+	token, digest, outputs []byte
+	at, ends               time.Time
+	expired                bool
+}
+
+type scanner interface{ Scan(dest ...any) error }
+
+func scan(from scanner, before ...any) (r row, err error) {
+	var ns, topic, handler, event []byte
+	var at, ends, now int64
+	err = from.Scan(append(before, &ns, &topic, &handler, &event, &r.token, &at, &ends, &r.digest, &r.outputs, &now)...)
+	r.key = dedupe.Key{Namespace: string(ns), Topic: string(topic), Handler: string(handler), Event: string(event)}
+	r.at, r.ends, r.expired = time.UnixMilli(at), time.UnixMilli(ends), ends <= now
+	return r, err
+}
+
+func (s *Store) read(ctx context.Context, id []byte) (row, error) {
+	return scan(s.cfg.DB.QueryRowContext(ctx, s.text.record, id))
+}
+
+// drop deletes a record, unless somebody is claiming its key: held. MySQL would wait
+// for that one's end otherwise.
+func (s *Store) drop(ctx context.Context, id, token []byte) (held bool, err error) {
+	pause := firstLook
+	for range tries {
+		var sess *session
+		if sess, held, err = s.begin(ctx, id, lastLook); err == nil && !held {
+			if _, err = sess.tx.ExecContext(ctx, s.text.drop, id, token); err == nil {
+				err = sess.tx.Commit()
+			}
+			sess.end(ctx)
+		}
+		if k := kindOf(err); err == nil || k != again && k != busy {
+			return held, err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return false, errors.Join(context.Cause(ctx), err)
+		}
+		pause = min(2*pause, lastLook)
+	}
+	return false, err
+}
+
+// exec runs one statement in a transaction of its own, again if the server asks for it.
+func (s *Store) exec(ctx context.Context, text string, args ...any) (err error) {
+	pause := firstLook
+	for range tries {
+		_, err = s.cfg.DB.ExecContext(ctx, text, args...)
+		if k := kindOf(err); err == nil || k != again && k != busy {
+			return err
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(context.Cause(ctx), err)
+		}
+		pause = min(2*pause, lastLook)
+	}
+	return err
+}
