@@ -264,7 +264,8 @@ func retention(s *suite) {
 	store, k, o := s.open(), s.key(), s.options()
 	o.Retention = o.Lease
 	c := s.mustClaim(store, k, o)
-	s.must("commit", c.Commit(s.ctx(), nil))
+	s.must("commit", c.Commit(s.ctx(), [][]byte{[]byte("out")}))
+	s.must("settle", c.Settle(s.ctx())) // which must leave the retention as it is
 	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
 	d := s.eventuallyMine(store, k, s.options(), o.Retention+10*time.Second)
 	if d.Info().TookOver {
