@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 GO            ?= go
 MODULE        := $(shell sed -n 's/^module //p' go.mod)
-MODULES       := . examples tests
+MODULES       := . dedupe/pgxstore examples tests
 LINT_VERSION  := v2.15.0
 LINT          := bin/golangci-lint-$(LINT_VERSION)
 TIMEOUT       ?= 15m

@@ -9,6 +9,7 @@ require (
 	github.com/go-sql-driver/mysql v1.9.3
 	github.com/jackc/pgx/v5 v5.8.0
 	github.com/onceward/watermill-idempotent v0.0.0
+	github.com/onceward/watermill-idempotent/dedupe/pgxstore v0.0.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.48.0
@@ -50,3 +51,5 @@ require (
 )
 
 replace github.com/onceward/watermill-idempotent => ../
+
+replace github.com/onceward/watermill-idempotent/dedupe/pgxstore => ../dedupe/pgxstore

@@ -125,17 +125,28 @@ func (c *claim) Settle(ctx context.Context) error {
 	if token == nil || c.state == dedupe.Conflict {
 		return nil
 	}
+	return c.store.settle(ctx, c.key, token)
+}
+
+// SettleRecord settles the record of k that was made with the token, as the claim's
+// Settle does: for stores over another interface to PostgreSQL.
+func (s *Store) SettleRecord(ctx context.Context, k dedupe.Key, token string) error {
+	return s.settle(ctx, k, []byte(token))
+}
+
+func (s *Store) settle(ctx context.Context, k dedupe.Key, token []byte) error {
 	// A look first: an update waits for another's claim, of a record that ran out, in
 	// MySQL, and for any in SQLite.
-	r, err := c.store.read(ctx, c.id)
+	id := idOf(k)
+	r, err := s.read(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && (!bytes.Equal(r.token, token) || r.outputs == nil) {
 		return nil
 	}
 	if err == nil {
-		err = c.store.exec(ctx, c.store.text.settle, c.id, token)
+		err = s.exec(ctx, s.text.settle, id, token)
 	}
 	if err != nil {
-		return fmt.Errorf("sqlstore: settle %s: %w", c.key, err)
+		return fmt.Errorf("sqlstore: settle %s: %w", k, err)
 	}
 	return nil
 }

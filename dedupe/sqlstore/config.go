@@ -38,11 +38,18 @@ func (c Config) resolve() (Config, error) {
 	if c.Table == "" {
 		c.Table = DefaultTable
 	}
-	if !tableName.MatchString(c.Table) {
-		fault("Table %q is not a plain name, or one with a schema", c.Table)
+	if err := checkTable(c.Table); err != nil {
+		faults = append(faults, err)
 	}
 	if len(faults) > 0 {
 		return c, fmt.Errorf("sqlstore: invalid config:\n%w", errors.Join(faults...))
 	}
 	return c, nil
+}
+
+func checkTable(name string) error {
+	if !tableName.MatchString(name) {
+		return fmt.Errorf("Table %q is not a plain name, or one with a schema", name) //nolint:staticcheck // the name of the field
+	}
+	return nil
 }

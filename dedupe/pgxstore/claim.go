@@ -1,0 +1,149 @@
+package pgxstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
+)
+
+// ErrNoTx: there is no transaction on the context: the handler is not wrapped by a
+// middleware.Once with this store, or was called after its transaction had ended.
+var ErrNoTx = errors.New("pgxstore: no transaction on the context")
+
+type txKey struct{}
+
+// TxFrom returns the transaction that the running handler's record is part of. It is
+// committed or rolled back after the handler has returned, by neither it nor you.
+func TxFrom(ctx context.Context) (pgx.Tx, bool) {
+	tx, ok := ctx.Value(txKey{}).(pgx.Tx)
+	return tx, ok
+}
+
+// WithTx makes a handler of a function that is given the transaction, so that it can't
+// be forgotten. Return the error of a failed statement; one that is swallowed is found
+// before the record is made, and the run counts as failed.
+func WithTx(fn func(ctx context.Context, tx pgx.Tx, msg *message.Message) ([]*message.Message, error)) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		tx, ok := TxFrom(msg.Context())
+		if !ok {
+			return nil, ErrNoTx
+		}
+		return fn(msg.Context(), tx, msg)
+	}
+}
+
+// waiting is a claim that another holds.
+type waiting struct {
+	ctx context.Context //nolint:containedctx // as in the interface
+}
+
+func inProgress(ctx context.Context) dedupe.Claim { return waiting{ctx} }
+
+func (waiting) State() dedupe.State            { return dedupe.InProgress }
+func (waiting) Info() dedupe.Info              { return dedupe.Info{} }
+func (w waiting) Context() context.Context     { return w.ctx }
+func (waiting) Outputs() [][]byte              { return nil }
+func (waiting) Rollback(context.Context) error { return nil }
+func (waiting) Settle(context.Context) error   { return nil }
+func (waiting) Commit(context.Context, [][]byte) error {
+	return fmt.Errorf("pgxstore: commit: %w: state is %v", dedupe.ErrInvalid, dedupe.InProgress)
+}
+
+// claim is one that is held.
+type claim struct {
+	store   *Store
+	key     dedupe.Key
+	text    sqlstore.PostgresStatements
+	options dedupe.Options
+	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
+	cancel  context.CancelCauseFunc
+
+	mu        sync.Mutex
+	tx        pgx.Tx // nil once it has ended
+	committed bool
+	lost      error
+}
+
+func (c *claim) State() dedupe.State      { return dedupe.Claimed }
+func (c *claim) Info() dedupe.Info        { return dedupe.Info{} }
+func (c *claim) Context() context.Context { return c.ctx }
+func (c *claim) Outputs() [][]byte        { return nil }
+
+// Commit implements dedupe.Claim.
+func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.committed:
+		return nil
+	case c.lost != nil:
+		return c.lost
+	case c.tx == nil:
+		return fmt.Errorf("pgxstore: commit: %w: it was rolled back", dedupe.ErrLeaseLost)
+	}
+	defer c.end(ctx, nil)
+	record := c.text.Commit(c.options.Retention, c.options.Fingerprint, outputs)
+	tag, err := c.tx.Exec(ctx, record.Text, record.Args...)
+	if err != nil || tag.RowsAffected() != 1 {
+		return fmt.Errorf("pgxstore: commit %s: %w", c.key, errors.Join(dedupe.ErrAborted, err))
+	}
+	if err := c.tx.Commit(ctx); err != nil {
+		if givenUp(err) || errors.Is(err, pgx.ErrTxCommitRollback) {
+			return fmt.Errorf("pgxstore: commit %s: %w: %w", c.key, dedupe.ErrAborted, err)
+		}
+		// It may have been done, and its answer lost.
+		var one int
+		if look := c.store.cfg.Pool.QueryRow(ctx, c.text.Find.Text, c.text.Find.Args...).Scan(&one); look != nil {
+			return fmt.Errorf("pgxstore: commit %s: %w", c.key, errors.Join(err, look))
+		}
+	}
+	c.committed = true
+	return nil
+}
+
+// Rollback implements dedupe.Claim.
+func (c *claim) Rollback(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tx != nil {
+		c.end(ctx, nil)
+	}
+	return nil
+}
+
+// finish ends a claim from outside.
+func (c *claim) finish(cause error) {
+	c.cancel(cause) // first, for a handler that is inside of a statement
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tx != nil {
+		c.lost = cause
+		c.end(context.Background(), cause)
+	}
+}
+
+// end gives everything back; with the lock.
+func (c *claim) end(ctx context.Context, cause error) {
+	rollback(ctx, c.tx)
+	c.tx = nil
+	c.cancel(cause)
+	c.store.leave(c.key)
+}
+
+// Settle implements dedupe.Claim.
+func (c *claim) Settle(ctx context.Context) error {
+	c.mu.Lock()
+	committed := c.committed
+	c.mu.Unlock()
+	if !committed {
+		return nil
+	}
+	return c.store.sql.SettleRecord(ctx, c.key, c.options.Token)
+}

@@ -1,0 +1,253 @@
+// Package pgxstore is dedupe/sqlstore for pgx: a transactional dedupe.Store in
+// PostgreSQL whose handlers get a pgx.Tx. It is a module of its own, so that only those
+// who use pgx have it. The table, and all that is said about it, is sqlstore's; stores of
+// both kinds may share one.
+//
+//	store, err := pgxstore.New(pgxstore.Config{Pool: pool})
+//	err = store.Migrate(ctx)
+//	once, err := middleware.New(middleware.Config{Store: store, ...}, logger)
+//	router.AddHandler(..., once.Handler(pgxstore.WithTx(
+//		func(ctx context.Context, tx pgx.Tx, msg *message.Message) ([]*message.Message, error) {
+//			_, err := tx.Exec(ctx, "INSERT INTO ledger ...")
+//			return nil, err
+//		})))
+package pgxstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
+)
+
+// Config configures a [Store]. Pool is required.
+type Config struct {
+	// Pool is the one of the database that the handlers write to. It stays the
+	// caller's: Close does not close it.
+	Pool *pgxpool.Pool
+	// Table is as in sqlstore.Config; default: idempotent_done.
+	Table string
+	// Isolation is that of the handlers' transactions; default: the database's.
+	Isolation pgx.TxIsoLevel
+}
+
+// Store implements dedupe.Store and dedupe.Admin.
+type Store struct {
+	cfg Config
+	db  *sql.DB         // over the same pool
+	sql *sqlstore.Store // reads and keeps the records
+
+	mu      sync.Mutex
+	closed  bool
+	running map[dedupe.Key]*claim // what this process is handling; nil while it is being claimed
+	changed chan struct{}         // closes when a key leaves running
+}
+
+var (
+	_ dedupe.Store = (*Store)(nil)
+	_ dedupe.Admin = (*Store)(nil)
+)
+
+// New makes a store. It asks nothing of the database; the table is made by
+// [Store.Migrate].
+func New(cfg Config) (*Store, error) {
+	if cfg.Pool == nil {
+		return nil, errors.New("pgxstore: invalid config: Pool is nil")
+	}
+	db := stdlib.OpenDBFromPool(cfg.Pool)
+	s, err := sqlstore.New(sqlstore.Config{DB: db, Dialect: sqlstore.Postgres, Table: cfg.Table})
+	if err != nil {
+		return nil, fmt.Errorf("pgxstore: %w", errors.Join(err, db.Close()))
+	}
+	return &Store{cfg: cfg, db: db, sql: s, running: make(map[dedupe.Key]*claim), changed: make(chan struct{})}, nil
+}
+
+// Migrate makes the table where it is missing, as sqlstore does.
+func (s *Store) Migrate(ctx context.Context) error { return s.sql.Migrate(ctx) }
+
+// Lookup implements dedupe.Admin.
+func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error) {
+	return s.sql.Lookup(ctx, k)
+}
+
+// Forget implements dedupe.Admin.
+func (s *Store) Forget(ctx context.Context, k dedupe.Key) error { return s.sql.Forget(ctx, k) }
+
+// List implements dedupe.Admin.
+func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Record, error] {
+	return s.sql.List(ctx, f)
+}
+
+// Purge implements dedupe.Admin.
+func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, error) {
+	return s.sql.Purge(ctx, before, limit)
+}
+
+// Close implements dedupe.Store: it rolls back what is held. The pool stays open.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	var claims []*claim
+	for _, c := range s.running {
+		if c != nil {
+			claims = append(claims, c)
+		}
+	}
+	s.mu.Unlock()
+	for _, c := range claims {
+		c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+	}
+	return errors.Join(s.sql.Close(), s.db.Close())
+}
+
+// How often Claim looks while a transaction elsewhere holds the claim.
+const (
+	firstLook = 5 * time.Millisecond
+	lastLook  = 200 * time.Millisecond
+)
+
+// Claim implements dedupe.Store.
+func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+	if err := errors.Join(k.Validate(), o.Validate()); err != nil {
+		return nil, err
+	}
+	until, pause := time.Now().Add(o.Wait), firstLook
+	for {
+		c, changed, err := s.look(ctx, k, o)
+		if err != nil {
+			return nil, fmt.Errorf("pgxstore: claim %s: %w", k, err)
+		}
+		left := time.Until(until)
+		if c.State() != dedupe.InProgress || left <= 0 {
+			return c, nil
+		}
+		timer := time.NewTimer(min(pause, left))
+		select {
+		case <-timer.C:
+		case <-changed:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, context.Cause(ctx)
+		}
+		timer.Stop()
+		pause = min(2*pause, lastLook)
+	}
+}
+
+// tries bounds what is tried again at once: a transaction that the server gave up, a
+// record that ran out.
+const tries = 10
+
+// look looks once. changed closes when a key of this process ends.
+func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (c dedupe.Claim, changed <-chan struct{}, err error) {
+	if ctx.Err() != nil {
+		return nil, nil, context.Cause(ctx)
+	}
+	// A duplicate of a key that runs here needs no connection.
+	s.mu.Lock()
+	changed = s.changed
+	_, taken := s.running[k]
+	if s.closed {
+		err = dedupe.ErrClosed
+	} else if !taken {
+		s.running[k] = nil
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case taken:
+		return inProgress(ctx), changed, nil
+	}
+	mine, err := s.insert(ctx, k, o)
+	if mine != nil {
+		return mine, nil, nil
+	}
+	s.leave(k)
+	if err != nil {
+		return nil, nil, err
+	}
+	// There is a record, or somebody elsewhere is at it; sqlstore can tell.
+	o.Wait = 0
+	for range tries {
+		if c, err = s.sql.Claim(ctx, k, o); err != nil || c.State() != dedupe.Claimed {
+			return c, changed, err
+		}
+		// The record ran out, or the other is gone: the next look will get it.
+		if err = c.Rollback(ctx); err == nil {
+			return inProgress(ctx), closedChannel, nil
+		}
+	}
+	return nil, nil, err
+}
+
+var closedChannel = func() chan struct{} { c := make(chan struct{}); close(c); return c }()
+
+func (s *Store) leave(k dedupe.Key) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.running, k)
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// insert begins the handler's transaction with the claim's row; nil without an error if
+// there is one already.
+func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*claim, error) {
+	text, err := sqlstore.PostgresClaim(s.cfg.Table, k, o.Token)
+	if err != nil {
+		return nil, err
+	}
+	for range tries {
+		var tx pgx.Tx
+		if tx, err = s.cfg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.cfg.Isolation}); err != nil {
+			return nil, err
+		}
+		var tag pgconn.CommandTag
+		tag, err = tx.Exec(ctx, text.Insert.Text, text.Insert.Args...)
+		if err == nil && tag.RowsAffected() == 1 {
+			c := &claim{store: s, key: k, text: text, options: o, tx: tx}
+			c.ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, txKey{}, tx))
+			s.mu.Lock()
+			closed := s.closed
+			s.running[k] = c
+			s.mu.Unlock()
+			if closed {
+				c.finish(dedupe.ErrClosed)
+				return nil, dedupe.ErrClosed
+			}
+			return c, nil
+		}
+		rollback(ctx, tx)
+		if err == nil || !givenUp(err) {
+			return nil, err
+		}
+	}
+	return nil, err
+}
+
+// givenUp tells that the server ended a transaction that may succeed in another try.
+func givenUp(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")
+}
+
+// cleanUp bounds what is done for a connection that is given back.
+const cleanUp = 5 * time.Second
+
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	defer cancel()
+	_ = tx.Rollback(ctx) // it has ended then, or pgx closes the connection
+}
