@@ -80,8 +80,9 @@ const encodeAlone = 64
 
 // encodeAll encodes the messages of a call, or none of them: then it returns the
 // receipts.
-func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) ([]item, []Receipt) {
-	items := make([]item, len(msgs))
+func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) (*call, []Receipt) {
+	c := newCall(len(msgs))
+	items := c.items
 	// In a handler the first unkeyed message of a name gets the child key; which one
 	// is first must not be a race.
 	_, inHandler := eventkey.HandledFrom(ctx)
@@ -97,7 +98,7 @@ func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) ([]item,
 	}
 	bad := slices.IndexFunc(items, func(it item) bool { return it.receipt.Err != nil })
 	if bad < 0 {
-		return items, nil
+		return c, nil
 	}
 	other := becauseOf(items[bad].receipt.Err)
 	receipts := make([]Receipt, len(items))

@@ -111,6 +111,7 @@ func (e *engine) close() error {
 // waiting caller and the flight that sends the items both look at.
 type call struct {
 	items []item
+	one   [1]item // room for the items of most calls
 
 	mu        sync.Mutex
 	sent      int // items[:sent] were handed to the server
@@ -118,6 +119,16 @@ type call struct {
 	abandoned bool
 	finished  chan struct{}
 	added     map[string]struct{} // entries that a call of several batches has added
+}
+
+func newCall(n int) *call {
+	c := &call{left: n, finished: make(chan struct{})}
+	if n == 1 {
+		c.items = c.one[:]
+	} else {
+		c.items = make([]item, n)
+	}
+	return c
 }
 
 // hasAdded tells whether an earlier batch of the call has added the entry: then a
@@ -131,10 +142,9 @@ func (c *call) hasAdded(entryID string) bool {
 
 // deliver hands the items to the topic, waits for them, or for ctx, and returns
 // one receipt an item.
-func (e *engine) deliver(ctx context.Context, t *topic, items []item) []Receipt {
-	c := &call{items: items, left: len(items), finished: make(chan struct{})}
-	for i := range items {
-		items[i].call = c
+func (e *engine) deliver(ctx context.Context, t *topic, c *call) []Receipt {
+	for i := range c.items {
+		c.items[i].call = c
 	}
 	if ctx.Err() == nil {
 		switch f := t.enqueue(c); {

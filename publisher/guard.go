@@ -90,15 +90,15 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	t := p.guard.engine.topic(topic)
 	ctx, stop := joinContexts(msgs)
 	defer stop()
-	items, receipts := t.encodeAll(ctx, msgs)
+	all, receipts := t.encodeAll(ctx, msgs)
 	if receipts != nil {
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
-	tickets := make([]*ticket, len(items))
-	copies := make([]*message.Message, len(items))
-	for i := range items {
-		sent := items[i].sent
-		tickets[i] = &ticket{topic: topic, item: &items[i], ctx: msgs[i].Context()}
+	tickets := make([]*ticket, len(all.items))
+	copies := make([]*message.Message, len(all.items))
+	for i := range all.items {
+		sent := all.items[i].sent
+		tickets[i] = &ticket{topic: topic, item: &all.items[i], ctx: msgs[i].Context()}
 		copies[i] = message.NewMessage(sent.UUID, sent.Payload)
 		copies[i].Metadata = maps.Clone(sent.Metadata)
 		copies[i].SetContext(tickets[i].context())
@@ -166,7 +166,9 @@ func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, er
 		return "", ErrClosed
 	}
 	defer g.engine.end()
-	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), []item{*it})[0]
+	c := newCall(1)
+	c.items[0] = *it
+	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), c)[0]
 	k.receipt = &receipt
 	return receipt.EntryID, receipt.Err
 }

@@ -106,9 +106,9 @@ func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Mess
 	}
 	defer p.engine.end()
 	t := p.engine.topic(topic)
-	items, receipts := t.encodeAll(ctx, msgs)
+	c, receipts := t.encodeAll(ctx, msgs)
 	if receipts == nil {
-		receipts = p.engine.deliver(ctx, t, items)
+		receipts = p.engine.deliver(ctx, t, c)
 	}
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}

@@ -34,7 +34,7 @@ type topic struct {
 
 	mu        sync.Mutex
 	queue     []*call
-	flying    map[*flight]struct{}
+	flying    []*flight
 	producers map[string]struct{}
 
 	setup    setupState
@@ -47,7 +47,7 @@ type topic struct {
 type flight struct{ since time.Time }
 
 func newTopic(e *engine, name string) *topic {
-	t := &topic{engine: e, name: name, key: name, flying: make(map[*flight]struct{}), producers: make(map[string]struct{})}
+	t := &topic{engine: e, name: name, key: name, producers: make(map[string]struct{})}
 	t.cfg, t.maxlen = e.cfg.forTopic(name)
 	return t
 }
@@ -59,9 +59,9 @@ func (t *topic) enqueue(c *call) *flight {
 	defer t.mu.Unlock()
 	t.queue = append(t.queue, c)
 	if len(t.flying) >= flights {
-		inTime := 0
-		for f := range t.flying {
-			if time.Since(f.since) < lateAfter {
+		inTime, late := 0, time.Now().Add(-lateAfter)
+		for _, f := range t.flying {
+			if f.since.After(late) {
 				inTime++
 			}
 		}
@@ -70,7 +70,7 @@ func (t *topic) enqueue(c *call) *flight {
 		}
 	}
 	f := &flight{since: time.Now()}
-	t.flying[f] = struct{}{}
+	t.flying = append(t.flying, f)
 	t.engine.running.Add(1) // the caller's begin keeps the group above zero
 	return f
 }
@@ -167,7 +167,7 @@ func (t *topic) land(f *flight) bool {
 
 // remove takes a flight out. The caller holds t.mu.
 func (t *topic) remove(f *flight) {
-	delete(t.flying, f)
+	t.flying = slices.DeleteFunc(t.flying, func(other *flight) bool { return other == f })
 	t.engine.running.Done()
 }
 
