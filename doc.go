@@ -1,8 +1,16 @@
-// Package idempotent is the tour of watermill-idempotent: an idempotent Redis
-// Streams publisher for Watermill.
+// Package idempotent is the tour of watermill-idempotent: idempotent Redis Streams
+// Pub/Sub for Watermill. It exports nothing itself.
 //
-// Package [github.com/onceward/watermill-idempotent/publisher] appends an event
-// once however often it is published, and package
-// [github.com/onceward/watermill-idempotent/eventkey] says which messages are
-// the same event. This package itself exports nothing.
+//   - [github.com/onceward/watermill-idempotent/eventkey] says which messages are the
+//     same event.
+//   - [github.com/onceward/watermill-idempotent/publisher] appends an event once,
+//     however often it is published.
+//   - [github.com/onceward/watermill-idempotent/subscriber] reads a consumer group:
+//     fast, without losing an entry, and without handing out what it or another
+//     consumer holds.
+//   - [github.com/onceward/watermill-idempotent/middleware] handles an event once, with
+//     any Watermill subscriber, by a store of
+//     [github.com/onceward/watermill-idempotent/dedupe].
+//   - [github.com/onceward/watermill-idempotent/cqrshooks] does both for Watermill's CQRS
+//     component.
 package idempotent

@@ -10,8 +10,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/onceward/watermill-idempotent/eventkey"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 // anyBytes draws strings that need not be UTF-8, and empty ones.
