@@ -2,68 +2,15 @@ package publisher
 
 import (
 	"context"
-	"fmt"
-	"slices"
-	"strings"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // missingRights names the commands that publishing uses and the user may not run.
-// Most of them would write: they are queued in a transaction, where the server
-// checks rights, and the connection is closed without EXEC, which nothing survives.
-// It is a connection of its own, so that no half transaction gets into the pool. ok
-// is false where the client is of a kind that can't be asked for one.
-func (t *topic) missingRights(ctx context.Context, mode Mode) (missing []string, ok bool, err error) {
-	node, err := server.Node(ctx, t.engine.client, t.name)
-	if err != nil {
-		return nil, false, err
-	}
-	client, ok := node.(*redis.Client)
-	if !ok {
-		return nil, false, nil
-	}
-	opts := *client.Options()
-	opts.PoolSize, opts.MinIdleConns, opts.MaxRetries = 1, 0, -1
-	alone := redis.NewClient(&opts)
-	defer func() { _ = alone.Close() }()
-	conn := alone.Conn()
-	defer func() { _ = conn.Close() }()
-
-	ask := func(commands ...[]any) error {
-		cmds := make([]redis.Cmder, len(commands))
-		for i, args := range commands {
-			cmds[i] = server.NewCommand(ctx, 0, args...)
-		}
-		_, err := conn.Pipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
-		for _, cmd := range cmds {
-			// For EXEC the refusal is wrapped into that of the transaction.
-			if server.IsRefusedByACL(cmd.Err()) || redis.IsExecAbortError(cmd.Err()) {
-				missing = append(missing, strings.ToUpper(cmd.FullName()))
-			}
-		}
-		if err != nil && server.Classify(err) != server.Final {
-			return fmt.Errorf("ask for rights: %w", err)
-		}
-		return nil
-	}
-	// Outside of a transaction these three do nothing but say whether they may.
-	if err := ask([]any{"exec"}, []any{"watch", slot.LayoutKey(t.name), t.name}, []any{"unwatch"}); err != nil {
-		return nil, true, err
-	}
-	if err := ask([]any{"multi"}); err != nil {
-		return nil, true, err
-	}
-	if slices.Contains(missing, "MULTI") {
-		return missing, true, nil // what follows would be run
-	}
-	if err := ask(t.usedCommands(mode)...); err != nil {
-		return nil, true, err
-	}
-	return slices.Compact(missing), true, nil
+func (t *topic) missingRights(ctx context.Context, mode Mode) (missing []string, asked bool, err error) {
+	harmless := [][]any{{"exec"}, {"watch", slot.LayoutKey(t.name), t.name}, {"unwatch"}}
+	return server.MissingRights(ctx, t.engine.client, t.name, harmless, t.usedCommands(mode))
 }
 
 // usedCommands are those that publishing in a mode uses, each with the keys that it

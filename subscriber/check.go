@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/slot"
@@ -167,13 +167,9 @@ func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
 	return nil
 }
 
-// missingRights queues every command that reading uses in a transaction and discards
-// it: the server checks rights when it queues, and nothing is run.
+// missingRights names the commands that reading uses and the user may not run. A
+// client of a kind that can't be asked has none.
 func (s *subscription) missingRights(ctx context.Context) ([]string, error) {
-	node, err := server.Node(ctx, s.client, s.topic)
-	if err != nil {
-		return nil, err
-	}
 	t, g, dead := s.topic, s.cfg.Group, slot.DeadLetter(s.topic)
 	commands := [][]any{
 		{"xinfo", "stream", t},
@@ -201,28 +197,9 @@ func (s *subscription) missingRights(ctx context.Context) ([]string, error) {
 			commands = append(commands, []any{"xackdel", t, g, "acked", "ids", 1, "0-1"})
 		}
 	}
-	cmds := []redis.Cmder{server.NewCommand(ctx, 0, "multi")}
-	for _, args := range commands {
-		cmds = append(cmds, server.NewCommand(ctx, 0, args...))
+	missing, _, err := server.MissingRights(ctx, s.client, s.topic, nil, commands)
+	if slices.Equal(missing, []string{"MULTI"}) {
+		return nil, err // which is only for asking: it can't be said what else is missing
 	}
-	cmds = append(cmds, server.NewCommand(ctx, 0, "discard"))
-	_, err = node.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		for _, cmd := range cmds {
-			_ = pipe.Process(ctx, cmd)
-		}
-		return nil
-	})
-	var missing []string
-	for _, cmd := range cmds {
-		if server.IsRefusedByACL(cmd.Err()) {
-			missing = append(missing, strings.ToUpper(cmd.FullName()))
-		}
-	}
-	// Of the other errors only those of the connection matter: a command that the server
-	// does not know is looked at elsewhere.
-	var reply redis.Error
-	if len(missing) == 0 && err != nil && !errors.As(err, &reply) {
-		return nil, err
-	}
-	return missing, nil
+	return missing, err
 }
