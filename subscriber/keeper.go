@@ -60,10 +60,17 @@ func (s *subscription) pauseKeeper(until <-chan time.Time) {
 // a missing group.
 func (s *subscription) failed(err error) {
 	if isNoGroup(err) {
-		s.needRecovery.Store(true)
+		s.askRecovery()
 		return
 	}
 	s.outage.failed(err)
+}
+
+// askRecovery makes the reader recover before it reads on, also while it waits for room:
+// of a missing group nothing can be settled, so room might never come.
+func (s *subscription) askRecovery() {
+	s.needRecovery.Store(true)
+	notify(s.book.room)
 }
 
 // heartbeat renews everything that is held, and returns when to do it again.

@@ -73,7 +73,7 @@ func (s *subscription) takeOver(ctx context.Context, which string) (found int, e
 	reply, err := takeScript.Run(ctx, s.client, []string{s.topic},
 		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, which)
 	if err != nil {
-		s.needRecovery.Store(true) // it may have taken some
+		s.askRecovery() // it may have taken some
 		return 0, err
 	}
 	parts, err := list(reply, 4)
@@ -131,7 +131,7 @@ func (s *subscription) adopt(ctx context.Context, found []pending, suspect bool,
 		}
 		if s.cfg.Order == OrderKey {
 			if err := s.findKeys(ctx, arrivals); err != nil {
-				s.needRecovery.Store(true)
+				s.askRecovery()
 				return err
 			}
 		}

@@ -118,7 +118,7 @@ func (s *subscription) settlerPause(d time.Duration) {
 // forget drops what concerns a group that does not exist any more: there is nothing to
 // acknowledge, and what it held will be read again.
 func (s *subscription) forget(todo *jobs) bool {
-	s.needRecovery.Store(true)
+	s.askRecovery()
 	s.book.confirm(todo.acks)
 	s.book.confirm(todo.graves)
 	s.book.marked(todo.marks)

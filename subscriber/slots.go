@@ -160,7 +160,7 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 	switch {
 	case isNoGroup(err):
 		s.outage.failed(err)
-		s.needRecovery.Store(true)
+		s.askRecovery()
 		s.book.postpone(e, s.retryPause())
 		return false
 	case err != nil:
