@@ -47,6 +47,7 @@ const (
 	afterAck      = "after the acknowledgement"
 	beforeSettle  = "after the broker's acknowledgement, before the settling"
 	withoutACrash = ""
+	frozen        = "frozen after the effect" // SIGSTOP; it goes on when thawed
 )
 
 // die is kill -9: no deferred call runs, no connection is closed in order.
@@ -74,6 +75,7 @@ func child() error {
 	}
 	once, err := middleware.New(middleware.Config{
 		Store: &dyingStore{store, o, client}, Namespace: "billing", Retention: time.Hour, Lease: lease, Delay: 100 * time.Millisecond,
+		Hooks: []middleware.Hooks{{OnLeaseLost: func(middleware.Event) { client.Incr(context.Background(), o.In+":lost") }}},
 	}, nil)
 	if err != nil {
 		return err
@@ -108,6 +110,15 @@ func child() error {
 			return nil, err
 		}
 		o.at(afterEffect)
+		if o.Point == frozen {
+			if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+				return nil, err
+			}
+			// The signal may reach another thread first, while this one runs on.
+			timer := time.NewTimer(lease / 4)
+			defer timer.Stop()
+			<-timer.C
+		}
 		return []*message.Message{message.NewMessage("", []byte("receipt")), message.NewMessage("", []byte("mail"))}, nil
 	}))
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -116,7 +127,7 @@ func child() error {
 		tick := time.NewTicker(20 * time.Millisecond)
 		defer tick.Stop()
 		for range tick.C {
-			if ctx.Err() != nil || o.Point == withoutACrash && handled(ctx, client, o.In) {
+			if ctx.Err() != nil || (o.Point == withoutACrash || o.Point == frozen) && handled(ctx, client, o.In) {
 				cancel()
 				return
 			}

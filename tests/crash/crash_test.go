@@ -5,9 +5,11 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -58,10 +60,10 @@ func TestKilledBetweenTwoSteps(t *testing.T) {
 	}
 }
 
-func crash(t *testing.T, server *testserver.Server, store, point string, want outcome) {
-	client := server.Client()
-	o := order{Addr: server.Addr(), In: testserver.Topic(t), Out: testserver.Topic(t), Store: store}
-	var db *sql.DB
+// open makes topics, and a database where the store needs one.
+func open(t *testing.T, server *testserver.Server, store string) (o order, db *sql.DB) {
+	t.Helper()
+	o = order{Addr: server.Addr(), In: testserver.Topic(t), Out: testserver.Topic(t), Store: store}
 	switch store {
 	case "sqlite":
 		o.Driver, o.DSN = "sqlite", filepath.Join(t.TempDir(), "test.db")+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(5000)"
@@ -80,8 +82,13 @@ func crash(t *testing.T, server *testserver.Server, store, point string, want ou
 			t.Fatal(err)
 		}
 	}
-	publish(t, client, o.In)
+	publish(t, server.Client(), o.In)
+	return o, db
+}
 
+func crash(t *testing.T, server *testserver.Server, store, point string, want outcome) {
+	client := server.Client()
+	o, db := open(t, server, store)
 	o.Point = point
 	err := run(t, o)
 	var exit *exec.ExitError
@@ -93,6 +100,11 @@ func crash(t *testing.T, server *testserver.Server, store, point string, want ou
 		t.Fatalf("the second process: %v", err)
 	}
 
+	check(t, client, db, o, want)
+}
+
+func check(t *testing.T, client *redis.Client, db *sql.DB, o order, want outcome) {
+	t.Helper()
 	if runs := number(t, client, o.In+":runs"); runs != want.runs {
 		t.Errorf("%d runs, want %d", runs, want.runs)
 	}
@@ -136,18 +148,87 @@ func number(t *testing.T, client *redis.Client, key string) int {
 	return n
 }
 
-// run runs this test's program as a consumer.
-func run(t *testing.T, o order) error {
+// A process is frozen beyond its lease, between the effect and the record. With the
+// Redis store another takes over, and the thawed one's record is refused. With a
+// transactional store nobody does while the session lives; the thawed one commits.
+func TestFrozenProcess(t *testing.T) {
+	server := testserver.Start(t, testserver.Redis86)
+	for _, store := range []string{"redis", "postgres", "mysql"} {
+		t.Run(store, func(t *testing.T) {
+			server := server.As(t)
+			client := server.Client()
+			o, db := open(t, server, store)
+			o.Point = frozen
+			first := command(t, o)
+			if err := first.Start(); err != nil {
+				t.Fatal(err)
+			}
+			testserver.Eventually(t, 30*time.Second, func() error {
+				if number(t, client, o.In+":runs") == 0 || !isStopped(first.Process.Pid) {
+					return errors.New("it is not frozen yet")
+				}
+				return nil
+			})
+			o.Point = withoutACrash
+			var secondErr error
+			second := make(chan struct{})
+			go func() {
+				defer close(second)
+				secondErr = run(t, o)
+			}()
+			want := outcome{1, 1}
+			if store == "redis" {
+				want = outcome{2, 2}
+				<-second
+			} else {
+				select {
+				case <-second:
+					t.Error("the second process has ended while the first one's session lives")
+				case <-time.After(3 * lease):
+				}
+			}
+			if err := first.Process.Signal(syscall.SIGCONT); err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Wait(); err != nil {
+				t.Errorf("the first process: %v", err)
+			}
+			lost := number(t, client, o.In+":lost")
+			if store == "redis" && lost != 1 {
+				t.Errorf("%d lost claims told, want that of the frozen one", lost)
+			}
+			if <-second; secondErr != nil {
+				t.Errorf("the second process: %v", secondErr)
+			}
+			check(t, client, db, o, want)
+		})
+	}
+}
+
+func isStopped(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(rest, "T")
+}
+
+// command makes one that runs this test's program as a consumer.
+func command(t *testing.T, o order) *exec.Cmd {
 	t.Helper()
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
+	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
-	out, err := cmd.CombinedOutput()
+	return cmd
+}
+
+// run runs one to its end.
+func run(t *testing.T, o order) error {
+	t.Helper()
+	out, err := command(t, o).CombinedOutput()
 	if err != nil && len(out) > 0 {
 		t.Logf("%s", out)
 	}
