@@ -141,7 +141,8 @@ func (b *book) expire() (ended []*entry) {
 	defer b.mu.Unlock()
 	now := b.now()
 	for _, e := range b.inFlight {
-		if e != nil && !e.over && now >= e.until {
+		// Without a context it is being prepared, and offered only if it is renewed.
+		if e != nil && e.cancel != nil && !e.over && now >= e.until {
 			e.end(ErrOwnershipLost)
 			ended = append(ended, e)
 		}

@@ -42,7 +42,8 @@ func (s *subscription) handOut(ctx context.Context, slot int) (*entry, *message.
 		if e == nil {
 			return nil, nil
 		}
-		if e.msg == nil || e.written != e.wanted() && (e.again || e.written != 1 || e.suspect) {
+		readAhead := !e.again && e.written == 1 && !e.suspect
+		if e.msg == nil || !readAhead && (e.written != e.wanted() || s.book.isStale(e)) {
 			if !s.prepare(ctx, e) {
 				continue
 			}
@@ -137,6 +138,14 @@ func (b *book) offer(e *entry, cancel context.CancelCauseFunc) bool {
 	}
 	e.cancel, e.over = cancel, false
 	return true
+}
+
+// isStale tells that an entry was not renewed in time. One that was read ahead is held
+// back until it is; another one is prepared anew, which makes the pauses of an outage.
+func (b *book) isStale(e *entry) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.now() >= e.until
 }
 
 // mayStay tells whether an entry that nobody has taken yet may still be offered.
