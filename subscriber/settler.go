@@ -279,8 +279,11 @@ func (s *subscription) buryOne(ctx context.Context, e *entry) error {
 	if err != nil || len(out) == 0 {
 		return fmt.Errorf("unexpected reply of the server: %w", err)
 	}
+	s.book.mu.Lock()
+	deleted := e.deleted
+	s.book.mu.Unlock()
 	switch {
-	case out[0] == "gone", out[0] == "lost" && e.deleted:
+	case out[0] == "gone", out[0] == "lost" && deleted:
 		s.lost(LostPending, []string{e.name}, 1)
 	case out[0] == "lost" && !e.tried:
 		s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
