@@ -72,42 +72,31 @@ type RetryEvent struct {
 	Err      error
 }
 
-func (e *engine) onPublish(r Receipt) {
-	for _, h := range e.cfg.Hooks {
-		if h.OnPublish != nil {
-			h.OnPublish(r)
+// tell calls one hook of each set, where it is there.
+func tell[E any](hooks []Hooks, which func(Hooks) func(E), event E) {
+	for _, h := range hooks {
+		if hook := which(h); hook != nil {
+			hook(event)
 		}
 	}
+}
+
+func (e *engine) onPublish(r Receipt) {
+	tell(e.cfg.Hooks, func(h Hooks) func(Receipt) { return h.OnPublish }, r)
 }
 
 func (e *engine) onChildDiffers(r Receipt) {
-	for _, h := range e.cfg.Hooks {
-		if h.OnChildDiffers != nil {
-			h.OnChildDiffers(r)
-		}
-	}
+	tell(e.cfg.Hooks, func(h Hooks) func(Receipt) { return h.OnChildDiffers }, r)
 }
 
 func (e *engine) onWindow(ev WindowEvent) {
-	for _, h := range e.cfg.Hooks {
-		if h.OnWindow != nil {
-			h.OnWindow(ev)
-		}
-	}
+	tell(e.cfg.Hooks, func(h Hooks) func(WindowEvent) { return h.OnWindow }, ev)
 }
 
 func (e *engine) onLayout(ev LayoutEvent) {
-	for _, h := range e.cfg.Hooks {
-		if h.OnLayout != nil {
-			h.OnLayout(ev)
-		}
-	}
+	tell(e.cfg.Hooks, func(h Hooks) func(LayoutEvent) { return h.OnLayout }, ev)
 }
 
 func (e *engine) onRetry(ev RetryEvent) {
-	for _, h := range e.cfg.Hooks {
-		if h.OnRetry != nil {
-			h.OnRetry(ev)
-		}
-	}
+	tell(e.cfg.Hooks, func(h Hooks) func(RetryEvent) { return h.OnRetry }, ev)
 }
