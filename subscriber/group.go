@@ -131,13 +131,13 @@ func fingerprint(pairs []string) uint64 {
 }
 
 // firstUnsettled is the ID behind which nothing is settled here, with the last one that
-// was read and its fingerprint.
+// was read and its fingerprint. A dead letter is settled when it is written.
 func (b *book) firstUnsettled() (from, read server.ID, print uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	from = b.lastRead
 	for id, e := range b.entries {
-		if e.state != stateSettling && (from == (server.ID{}) || !id.After(from)) {
+		if (e.state != stateSettling || e.reason != "") && (from == (server.ID{}) || !id.After(from)) {
 			from = before(id)
 		}
 	}
@@ -176,6 +176,10 @@ func (b *book) reset(isNew bool) (dropped int) {
 			if isNew {
 				e.deleted, e.until = true, forever
 				delete(b.entries, id)
+			}
+		case stateSettling: // a dead letter, or else confirmed soon
+			if isNew {
+				e.deleted, e.until = true, forever
 			}
 		}
 	}

@@ -59,15 +59,20 @@ func (s *subscription) settle(ctx context.Context) {
 			s.failed(err)
 		case graveTimer == nil || len(more.graves) > 0:
 			retry.Reset()
-			if err = s.bury(ctx, &todo); err != nil && !isNoGroup(err) {
-				if graveTimer = time.After(graveRetry.NextBackOff()); !flushing {
-					continue // acknowledgements don't wait for it
-				}
-			} else if err == nil {
+			if err = s.bury(ctx, &todo); err == nil {
 				graveRetry.Reset()
+			} else if graveTimer = time.After(graveRetry.NextBackOff()); !flushing {
+				if isNoGroup(err) {
+					s.askRecovery()
+				}
+				continue // acknowledgements don't wait for it
 			}
 		}
-		if err == nil || isNoGroup(err) && s.forget(&todo) {
+		if err == nil {
+			continue
+		}
+		if isNoGroup(err) {
+			s.forget(&todo, flushing)
 			continue
 		}
 		if flushing {
@@ -116,14 +121,17 @@ func (s *subscription) settlerPause(d time.Duration) {
 }
 
 // forget drops what concerns a group that does not exist any more: there is nothing to
-// acknowledge, and what it held will be read again.
-func (s *subscription) forget(todo *jobs) bool {
+// acknowledge, and what it held will be read again. Dead letters wait for that: only one
+// that was written is settled.
+func (s *subscription) forget(todo *jobs, flushing bool) {
 	s.askRecovery()
 	s.book.confirm(todo.acks)
-	s.book.confirm(todo.graves)
 	s.book.marked(todo.marks)
-	*todo = jobs{}
-	return true
+	todo.acks, todo.marks = nil, nil
+	if flushing { // nobody makes the group again any more
+		s.book.confirm(todo.graves)
+		todo.graves = nil
+	}
 }
 
 // work tells the server, and leaves in todo what is still to be told.

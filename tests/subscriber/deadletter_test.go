@@ -2,45 +2,100 @@ package subscriber_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// The entries of refused dead letters are deleted while they are tried again. Under
-// -race this shows who reads what the heartbeat finds out.
-func TestEntriesOfRefusedDeadLettersDeleted(t *testing.T) {
+// Entries are deleted while they become dead letters. Under -race this shows who reads
+// what the heartbeat finds out.
+func TestEntriesDeletedWhileTheyAreBuried(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
-	if err := client.Set(ctx, subscriber.DeadLetterTopic(topic), "in the way", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
-	var lost atomic.Int64
+	var told atomic.Int64
+	const rounds, entries = 30, 40
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
-		c.MinIdle, c.Heartbeat, c.Block = 60*time.Millisecond, 10*time.Millisecond, 10*time.Millisecond
-		c.Hooks = []subscriber.Hooks{{OnLost: func(e subscriber.LostEvent) { lost.Add(e.Entries) }}}
+		c.Heartbeat, c.Block, c.MaxInFlight = 10*time.Millisecond, 10*time.Millisecond, entries
+		c.Hooks = []subscriber.Hooks{{
+			OnLost: func(e subscriber.LostEvent) { told.Add(e.Entries) },
+			// The record may be gone before the heartbeat that removed it is back.
+			OnOwnershipLost: func(subscriber.OwnershipEvent) { told.Add(1) },
+		}}
 	}), topic)
-	const rounds, entries = 10, 20
 	for round := range rounds {
 		ids := publish(t, client, topic, numbered(entries)...)
+		var list []*message.Message
 		for range entries {
-			msg := receive(t, messages)
-			d, _ := subscriber.DeliveryOf(msg)
-			d.Reject("x", nil)
-			msg.Nack()
+			list = append(list, receive(t, messages))
 		}
 		if err := client.XDel(ctx, topic, ids...).Err(); err != nil {
 			t.Fatal(err)
 		}
+		for _, msg := range list {
+			d, _ := subscriber.DeliveryOf(msg)
+			d.Reject("x", nil)
+			msg.Nack()
+		}
 		testserver.Eventually(t, within, func() error {
-			if n, want := lost.Load(), int64((round+1)*entries); n != want {
+			if n, want := told.Load(), int64((round+1)*entries); n != want {
 				return fmt.Errorf("%d lost, want %d", n, want)
 			}
 			return nil
 		})
 	}
+}
+
+// The group is destroyed while the server refuses a dead letter.
+func TestGroupDestroyedWithARefusedDeadLetter(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		dead := subscriber.DeadLetterTopic(topic)
+		if err := client.Set(ctx, dead, "in the way", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		messages, _ := subscribe(t, newSubscriber(t, client), topic)
+		publish(t, client, topic, "bad", "good")
+		reject := func(msg *message.Message) {
+			d, _ := subscriber.DeliveryOf(msg)
+			d.Reject("no", nil)
+			msg.Nack()
+		}
+		reject(receive(t, messages))
+		receive(t, messages).Ack()
+		wantPending(t, client, topic, "billing", 1)
+		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+			t.Fatal(err)
+		}
+		testserver.Eventually(t, within, func() error {
+			groups, err := client.XInfoGroups(ctx, topic).Result()
+			if err != nil || len(groups) != 1 || groups[0].EntriesRead == 0 && groups[0].Pending == 0 {
+				return unexpected(err, groups)
+			}
+			return nil
+		})
+		client.Del(ctx, dead)
+		// Whether it is buried from what is held or comes again is a matter of timing.
+		testserver.Eventually(t, within, func() error {
+			select {
+			case msg := <-messages:
+				if string(msg.Payload) == "bad" {
+					reject(msg)
+				} else {
+					msg.Ack()
+				}
+			default:
+			}
+			if n := client.XLen(ctx, dead).Val(); n == 0 {
+				return errors.New("no dead letter")
+			}
+			return nil
+		})
+	})
 }
