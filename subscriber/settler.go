@@ -167,10 +167,16 @@ func (s *subscription) bury(ctx context.Context, todo *jobs) error {
 	}
 	var failed error
 	var left []*entry
-	for _, e := range todo.graves {
+	for i, e := range todo.graves {
 		if err := s.buryOne(ctx, e); err != nil {
 			failed = fmt.Errorf("dead letter of %s: %w", e.name, err)
 			left = append(left, e)
+			// The server may refuse one and take the next. One that does not answer would
+			// keep us waiting for each.
+			if isNoGroup(err) || server.MayBeAnother(err) {
+				left = append(left, todo.graves[i+1:]...)
+				break
+			}
 		}
 	}
 	if todo.graves = left; failed == nil {

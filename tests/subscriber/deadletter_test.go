@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -98,4 +99,31 @@ func TestGroupDestroyedWithARefusedDeadLetter(t *testing.T) {
 			return nil
 		})
 	})
+}
+
+// Close does not ask a server that does not answer once for each dead letter.
+func TestCloseWithUnansweredDeadLetters(t *testing.T) {
+	s := testserver.Start(t, testserver.Redis86)
+	client, topic := s.Client(func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond }), testserver.Topic(t)
+	sub := newSubscriber(t, client, func(c *subscriber.Config) { c.MaxInFlight, c.MinIdle = 64, 5*time.Second })
+	messages, _ := subscribe(t, sub, topic)
+	publish(t, client, topic, numbered(40)...)
+	var list []*message.Message
+	for range 40 {
+		list = append(list, receive(t, messages))
+	}
+	s.Freeze()
+	defer s.Thaw()
+	for _, msg := range list {
+		d, _ := subscriber.DeliveryOf(msg)
+		d.Reject("", nil)
+		msg.Ack()
+	}
+	begin := time.Now()
+	if err := sub.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 6*time.Second {
+		t.Errorf("Close took %v", took)
+	}
 }
