@@ -22,7 +22,7 @@ FAULTS := ^TestFault
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: servers
 servers: ## bring Redis 8.6, 8.0, 7.0, Valkey 8.1, 9.1, PostgreSQL 15 and MariaDB 10.11 into .servers/ (nothing is installed)
