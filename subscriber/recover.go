@@ -31,8 +31,15 @@ func (s *subscription) recover(ctx context.Context) error {
 	}
 }
 
-// recoverOwn lists the entries that are pending for this consumer.
-func (s *subscription) recoverOwn(ctx context.Context) error {
+// recoverOwn lists the entries that are pending for this consumer. Where a takeover's
+// reply was lost, or is still on its way, they may have been a dead consumer's.
+func (s *subscription) recoverOwn(ctx context.Context) (err error) {
+	untold := s.untold.Swap(false)
+	defer func() {
+		if err != nil && untold {
+			s.untold.Store(true)
+		}
+	}()
 	start := "-"
 	for {
 		sent := s.book.now()
@@ -53,7 +60,8 @@ func (s *subscription) recoverOwn(ctx context.Context) error {
 		}
 		if len(found) > 0 {
 			s.logger.Info("Found entries that a lost reply had left pending", s.fields(watermill.LogFields{fieldEntries: len(found)}))
-			if err := s.adopt(ctx, found, false, sent); err != nil {
+			suspect := untold || s.taking.Load() > 0 || s.untold.Load()
+			if err := s.adopt(ctx, found, suspect, sent); err != nil {
 				return err
 			}
 		}
@@ -69,6 +77,11 @@ func (s *subscription) takeOver(ctx context.Context, which string) (found int, e
 	if most == 0 {
 		return 0, nil
 	}
+	s.taking.Add(1)
+	defer func() {
+		s.untold.CompareAndSwap(false, err != nil && which == "all")
+		s.taking.Add(-1)
+	}()
 	sent := s.book.now()
 	reply, err := takeScript.Run(ctx, s.client, []string{s.topic},
 		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, which)
@@ -180,13 +193,14 @@ func (s *subscription) findKeys(ctx context.Context, arrivals []arrival) error {
 
 // standBy is what an ordered subscription does before it reads: it waits until no other
 // consumer of the group has pending entries, taking those of dead ones over in order.
-func (s *subscription) standBy(ctx context.Context) error {
+func (s *subscription) standBy(ctx context.Context) (err error) {
 	if s.needRecovery.Swap(false) {
-		if err := s.recoverOwn(ctx); err != nil {
+		if err = s.recoverOwn(ctx); err != nil {
 			return err
 		}
 	}
 	sent := s.book.now()
+	defer func() { s.untold.CompareAndSwap(false, err != nil) }()
 	reply, err := standbyScript.Run(ctx, s.client, []string{s.topic},
 		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), s.book.spare(), handbackConsumer)
 	if err != nil {

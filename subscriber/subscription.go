@@ -43,12 +43,14 @@ type subscription struct {
 	idleSlots atomic.Int32
 	slots     sync.WaitGroup
 
-	needRecovery atomic.Bool // own pending entries must be listed before the next read
-	average      int         // size of an entry, by the reader
-	batch        int         // how many the reader asks for
-	lastID       server.ID   // with FanOut: read up to here
-	warnedOnce   sync.Once   // about entries without a key
-	unread       unread      // what is known of trimming
+	needRecovery atomic.Bool  // own pending entries must be listed before the next read
+	taking       atomic.Int32 // takeovers under way
+	untold       atomic.Bool  // a takeover failed that may have taken entries of the dead
+	average      int          // size of an entry, by the reader
+	batch        int          // how many the reader asks for
+	lastID       server.ID    // with FanOut: read up to here
+	warnedOnce   sync.Once    // about entries without a key
+	unread       unread       // what is known of trimming
 }
 
 func newSubscription(s *Subscriber, topic string) *subscription {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -267,4 +268,46 @@ func isCancelled(lines []logLine, start logLine) bool {
 		}
 	}
 	return false
+}
+
+// The reply of a takeover is lost: what it took is still suspected to have killed its
+// consumer, so one entry at a time goes out.
+func TestReplyOfTakeoverLostKeepsSuspicion(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		if err := client.XGroupCreateMkStream(ctx, topic, "billing", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, client, topic, numbered(8)...)
+		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{
+			Group: "billing", Consumer: "old", Streams: []string{topic, ">"}, Count: 10}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		link := faultlink.New(t, s.Addr())
+		var lost atomic.Bool
+		conf := func(c *subscriber.Config) { c.MinIdle, c.MaxDeliveries, c.MaxInFlight = 600*time.Millisecond, 1, 8 }
+		idle := func() error {
+			rows, err := client.XPendingExt(ctx, &redis.XPendingExtArgs{
+				Stream: topic, Group: "billing", Start: "-", End: "+", Count: 10, Idle: 600 * time.Millisecond}).Result()
+			if err != nil || len(rows) != 8 {
+				return unexpected(err, rows)
+			}
+			return nil
+		}
+		testserver.Eventually(t, within, idle)
+		link.Lose(func(c faultlink.Command) bool {
+			return len(c.Args) > 1 && c.Args[len(c.Args)-1] == "all" && lost.CompareAndSwap(false, true)
+		})
+		messages, _ := subscribe(t, newSubscriber(t, link.Client(), conf), topic)
+		first := receive(t, messages)
+		wantNone(t, messages, 300*time.Millisecond)
+		if !lost.Load() {
+			t.Error("no reply was lost")
+		}
+		first.Ack()
+		for range 7 {
+			receive(t, messages).Ack()
+		}
+		wantPending(t, client, topic, "billing", 0)
+	})
 }
