@@ -37,6 +37,32 @@ func explain(err error) error {
 	return err
 }
 
+// notePosition remembers behind which entry nothing is settled in the group, for a group
+// that is destroyed before this consumer has read anything. Without it StartFrom counts.
+func (s *subscription) notePosition(ctx context.Context) {
+	groups, err := s.client.XInfoGroups(ctx, s.topic).Result()
+	if err != nil {
+		return
+	}
+	pending, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
+	if err != nil {
+		return
+	}
+	for _, g := range groups {
+		if g.Name != s.cfg.Group {
+			continue
+		}
+		last, err := server.ParseID(g.LastDeliveredID)
+		if err != nil {
+			return
+		}
+		if lowest, err := server.ParseID(pending.Lower); err == nil && pending.Count > 0 && !lowest.After(last) {
+			last = before(lowest)
+		}
+		s.book.lastRead = last // no goroutine has begun
+	}
+}
+
 // checkDelete tells whether the server can delete what all groups have acknowledged.
 func (s *subscription) checkDelete(ctx context.Context) error {
 	if !s.cfg.DeleteOnAck {
@@ -98,6 +124,8 @@ func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, 
 		return s.cfg.StartFrom.argument(), false, nil
 	case read.After(last):
 		return "0", true, nil
+	case print == 0: // nothing was read here that could tell the streams apart
+		return idText(from), false, nil
 	}
 	cmd := server.NewCommand(ctx, 1, "xrange", s.topic, idText(read), idText(read))
 	if err := s.client.Process(ctx, cmd); err != nil {

@@ -101,6 +101,7 @@ func (s *subscription) setUp(ctx context.Context) error {
 	if err := s.makeGroup(ctx, s.cfg.StartFrom.argument()); err != nil {
 		return err
 	}
+	s.notePosition(ctx)
 	return s.checkDelete(ctx)
 }
 

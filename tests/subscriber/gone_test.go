@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -40,6 +42,50 @@ func TestStreamOrGroupGoneWhileFull(t *testing.T) {
 					msg.Ack()
 				}
 			})
+		}
+	})
+}
+
+// The group is destroyed while its consumer has nothing but what it has taken over.
+func TestGroupDestroyedAfterATakeover(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		if err := client.XGroupCreateMkStream(ctx, topic, "billing", "0").Err(); err != nil {
+			t.Fatal(err)
+		}
+		ids := publish(t, client, topic, numbered(100)...)
+		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{
+			Group: "billing", Consumer: "old", Streams: []string{topic, ">"}, Count: 100}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.XAck(ctx, topic, "billing", ids[:99]...).Err(); err != nil {
+			t.Fatal(err)
+		}
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.StartFrom, c.MinIdle = subscriber.Beginning, 500*time.Millisecond
+		}), topic)
+		held := receive(t, messages)
+		for _, settled := range []bool{false, true} {
+			if settled {
+				held.Ack()
+				wantPending(t, client, topic, "billing", 0)
+			}
+			if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+				t.Fatal(err)
+			}
+			testserver.Eventually(t, within, func() error {
+				groups, err := client.XInfoGroups(ctx, topic).Result()
+				if err != nil || len(groups) != 1 {
+					return unexpected(err, groups)
+				}
+				return nil
+			})
+			if settled { // what was pending when it subscribed comes again, and nothing before
+				if msg := receive(t, messages); string(msg.Payload) != "99" {
+					t.Errorf("got %q, want 99", msg.Payload)
+				}
+			}
+			wantNone(t, messages, 300*time.Millisecond)
 		}
 	})
 }
