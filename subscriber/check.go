@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/slot"
 )
