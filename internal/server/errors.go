@@ -1,7 +1,6 @@
 package server
 
 import (
-	"context"
 	"errors"
 	"net"
 
@@ -98,9 +97,4 @@ func IsUnknownSyntax(err error) bool {
 // a script Redis 7.0 words it without the NOPERM.
 func IsRefusedByACL(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "The user executing the script")
-}
-
-// IsContext reports that err is the end of a context and not the server's word.
-func IsContext(err error) bool {
-	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

@@ -15,7 +15,6 @@ import (
 type StreamInfo struct {
 	Last   ID // last-generated-id
 	Length int64
-	Groups int64
 	// The rest is there from Redis 8.6 on; MaxSize is 0 before.
 	IDMPDuration int64 // seconds
 	IDMPMaxSize  int64 // ids a producer
@@ -92,8 +91,6 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 			last = string(value)
 		case "length":
 			info.Length = number
-		case "groups":
-			info.Groups = number
 		case "idmp-duration":
 			info.IDMPDuration = number
 		case "idmp-maxsize":
