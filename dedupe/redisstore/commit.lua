@@ -16,7 +16,10 @@ local value = redis.call('GET', KEYS[1])
 if not value then return 0 end
 if value == ARGV[1] then
   local now = redis.call('TIME')
-  local at = struct.pack('>I6', now[1] * 1000 + math.floor(now[2] / 1000))
+  local ms, at = now[1] * 1000 + math.floor(now[2] / 1000), ''
+  for _ = 1, 6 do -- not struct.pack, which servers for tests don't have
+    at, ms = string.char(ms % 256) .. at, math.floor(ms / 256)
+  end
   redis.call('SET', KEYS[1], ARGV[2] .. at .. ARGV[3] .. ARGV[4], 'PX', ARGV[5])
   return 1
 end

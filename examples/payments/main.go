@@ -1,8 +1,10 @@
-// Command payments publishes payment events through a link that loses replies,
-// and shows that each of them is in the stream once.
+// Command payments publishes payment events through a link that loses replies, and has
+// them handled by a consumer that is killed in the middle, between its work and the
+// acknowledgement, and by one that takes over. It shows that each event is in the stream
+// once, and was handled once.
 //
 //	go run ./examples/payments                 # an embedded server
-//	go run ./examples/payments -plain          # the same by watermill-redisstream's publisher
+//	go run ./examples/payments -plain          # the same by watermill-redisstream
 //	REDIS_ADDR=localhost:6379 go run ./examples/payments -loss 0.5 -in events.jsonl
 //
 // An event is a JSON object on a line of its own, with order_id and payment_id.
@@ -32,9 +34,22 @@ func main() {
 	// What the client's pool has to say about cut connections would be in the table's way.
 	redis.SetLogger(silent{})
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Getenv("REDIS_ADDR"), os.Stdin, os.Stdout, os.Stderr)
+	var code int
+	if task := os.Getenv(workerEnv); task != "" {
+		code = runWorker(ctx, task)
+	} else {
+		code = run(ctx, os.Args[1:], os.Getenv("REDIS_ADDR"), os.Stdin, os.Stdout, os.Stderr)
+	}
 	stop()
 	os.Exit(code)
+}
+
+func runWorker(ctx context.Context, task string) int {
+	if err := work(ctx, task, os.Stdin, os.Stdout); err != nil {
+		_, _ = fmt.Fprintf(os.Stderr, "payments: consumer: %v\n", err)
+		return exitFailed
+	}
+	return exitOK
 }
 
 type silent struct{}
@@ -56,7 +71,7 @@ func parseFlags(args []string, stderr io.Writer) (options, error) {
 	fs.StringVar(&o.in, "in", "", "`file` with one JSON event a line, - for standard input; default: the shipped one")
 	fs.Float64Var(&o.loss, "loss", 0.2, "`share` of the appends whose reply is lost, from 0 to 0.9")
 	fs.Uint64Var(&o.seed, "seed", 40, "`number` that decides which replies are lost")
-	fs.BoolVar(&o.plain, "plain", false, "publish with watermill-redisstream's own publisher")
+	fs.BoolVar(&o.plain, "plain", false, "use watermill-redisstream's own publisher and subscriber")
 	fs.Usage = func() {
 		_, _ = fmt.Fprintln(stderr, "usage: payments [flags]   (REDIS_ADDR=host:port or redis://… for a real server)")
 		fs.PrintDefaults()
@@ -87,15 +102,15 @@ func run(ctx context.Context, args []string, addr string, stdin io.Reader, stdou
 	case err != nil:
 		return exitUsage
 	}
-	if err := publishAll(ctx, o, addr, stdin, stdout); err != nil {
+	if err := produceAndConsume(ctx, o, addr, stdin, stdout); err != nil {
 		_, _ = fmt.Fprintf(stderr, "payments: %v\n", err)
 		return exitFailed
 	}
 	return exitOK
 }
 
-// publishAll reads the events, publishes each, and reports.
-func publishAll(ctx context.Context, o options, addr string, stdin io.Reader, stdout io.Writer) (err error) {
+// produceAndConsume reads the events, publishes each, has them handled, and reports.
+func produceAndConsume(ctx context.Context, o options, addr string, stdin io.Reader, stdout io.Writer) (err error) {
 	events, err := readInput(o.in, stdin)
 	if err != nil {
 		return err
@@ -116,6 +131,9 @@ func publishAll(ctx context.Context, o options, addr string, stdin io.Reader, st
 		return err
 	}
 	if res.entries, err = s.direct.XLen(ctx, s.topic).Result(); err != nil {
+		return err
+	}
+	if res.handlings, err = consumeAll(ctx, s, o.plain, res.entries); err != nil {
 		return err
 	}
 	if err := res.print(stdout); err != nil {

@@ -18,6 +18,9 @@ import (
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(silent{})
+	if task := os.Getenv(workerEnv); task != "" { // the consumers are this test's program
+		os.Exit(runWorker(context.Background(), task))
+	}
 	os.Exit(m.Run())
 }
 
@@ -37,16 +40,22 @@ func lastLine(out string) string {
 }
 
 // What the shipped file has.
-const once = "events=10 publishes=16 entries=10 duplicates=5 conflicts=1 mode="
+const (
+	once        = "events=10 publishes=16 entries=10 duplicates=5 conflicts=1 mode="
+	handledOnce = " handled=10 skipped=1"
+)
 
 func TestShippedEventsAreInTheStreamOnce(t *testing.T) {
-	for _, loss := range []string{"0", "0.2", "0.5"} {
-		for _, seed := range []string{"1", "2", "40"} {
+	for loss, seeds := range map[string][]string{"0": {"1"}, "0.2": {"2", "40"}, "0.5": {"1", "2"}} {
+		for _, seed := range seeds {
 			t.Run("loss "+loss+" seed "+seed, func(t *testing.T) {
 				t.Parallel()
 				out := runOK(t, "", "-loss", loss, "-seed", seed)
-				if got := lastLine(out); got != once+"latch" {
-					t.Errorf("%s\nwanted %slatch", out, once)
+				if got := lastLine(out); got != once+"latch"+handledOnce {
+					t.Errorf("%s\nwanted %slatch%s", out, once, handledOnce)
+				}
+				if !strings.Contains(out, "then killed before the acknowledgement") {
+					t.Errorf("nobody was killed:\n%s", out)
 				}
 				for line := range strings.Lines(out) {
 					if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 120 {
@@ -65,16 +74,19 @@ func TestShippedEventsAreInTheStreamOnce(t *testing.T) {
 }
 
 func TestPlainLeavesDuplicates(t *testing.T) {
-	if got, want := lastLine(runOK(t, "", "-plain", "-loss", "0")), "events=10 publishes=16 entries=16 duplicates=6 conflicts=0 mode=plain"; got != want {
+	if got, want := lastLine(runOK(t, "", "-plain", "-loss", "0")), "events=10 publishes=16 entries=16 duplicates=6 conflicts=0 mode=plain handled=17 skipped=0"; got != want {
 		t.Errorf("without loss: %s, wanted %s", got, want)
 	}
 	out := runOK(t, "", "-plain", "-loss", "0.5")
-	var entries, duplicates int
-	if _, err := fmt.Sscanf(lastLine(out), "events=10 publishes=16 entries=%d duplicates=%d conflicts=0 mode=plain", &entries, &duplicates); err != nil {
+	var entries, duplicates, handled int
+	if _, err := fmt.Sscanf(lastLine(out), "events=10 publishes=16 entries=%d duplicates=%d conflicts=0 mode=plain handled=%d skipped=0", &entries, &duplicates, &handled); err != nil {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	if entries <= 16 || duplicates != entries-10 {
 		t.Errorf("lost replies left no duplicates:\n%s", out)
+	}
+	if handled != entries+1 { // the one whose consumer was killed comes again
+		t.Errorf("handled %d of %d entries:\n%s", handled, entries, out)
 	}
 }
 
@@ -87,7 +99,7 @@ func TestReadsFilesAndStandardInput(t *testing.T) {
 	if err := os.WriteFile(file, []byte(input), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const want = "events=2 publishes=3 entries=2 duplicates=1 conflicts=0 mode=latch"
+	const want = "events=2 publishes=3 entries=2 duplicates=1 conflicts=0 mode=latch handled=2 skipped=1"
 	if out := runOK(t, "", "-in", file); lastLine(out) != want {
 		t.Errorf("%s\nwanted %s", out, want)
 	}
@@ -140,14 +152,15 @@ func TestRealServers(t *testing.T) {
 		"redis-8.6": "idmp", "redis-8.0": "latch", "redis-7.0": "latch", "valkey-8.1": "latch", "valkey-9.1": "latch",
 	} {
 		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
 			addr := startServer(t, kind)
 			for range 2 { // a run is repeatable
-				if got := lastLine(runOK(t, addr, "-loss", "0.5")); got != once+mode {
-					t.Errorf("%s, wanted %s", got, once+mode)
+				if got, want := lastLine(runOK(t, addr, "-loss", "0.5")), once+mode+handledOnce; got != want {
+					t.Errorf("%s, wanted %s", got, want)
 				}
 			}
 			out := lastLine(runOK(t, addr, "-plain", "-loss", "0.5"))
-			if !regexp.MustCompile(`entries=(1[7-9]|[2-9]\d) .*mode=plain$`).MatchString(out) {
+			if !regexp.MustCompile(`entries=(1[7-9]|[2-9]\d) .*mode=plain handled=`).MatchString(out) {
 				t.Errorf("plain: %s", out)
 			}
 			ctx, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)

@@ -33,7 +33,7 @@ func publishOnce(ctx context.Context, s *server, events []event) (result, error)
 		msg := message.NewMessage(watermill.NewUUID(), e.payload)
 		receipts, err := pub.Send(ctx, s.topic, msg)
 		r := receipts[0]
-		s.addLatch(r.IdempotentID)
+		s.addEvent(r)
 		if ctx.Err() != nil {
 			return res, context.Cause(ctx)
 		}

@@ -22,6 +22,7 @@ type result struct {
 	rows                  []row
 	duplicates, conflicts int64 // as told by verdicts
 	entries               int64 // in the stream
+	handlings             []handling
 	seen                  map[[2]string]bool
 }
 
@@ -33,7 +34,7 @@ func (r *result) add(row row) {
 	r.rows = append(r.rows, row)
 }
 
-// print writes the table, and one line for programs. A plain publisher has no
+// print writes the tables, and one line for programs. A plain publisher has no
 // verdicts: there the duplicates are the entries that the stream has too many.
 func (r *result) print(w io.Writer) error {
 	events, publishes := int64(len(r.seen)), int64(len(r.rows))
@@ -54,9 +55,30 @@ func (r *result) print(w io.Writer) error {
 		_, _ = fmt.Fprintf(w, "\n%d entries are too many: %d because the client sent again what got no reply, %d because the application did.\n",
 			r.duplicates, r.entries-publishes, publishes-events)
 	}
-	_, err := fmt.Fprintf(w, "\nevents=%d publishes=%d entries=%d duplicates=%d conflicts=%d mode=%s\n",
-		events, publishes, r.entries, r.duplicates, r.conflicts, r.mode)
+	if err := r.printHandlings(w); err != nil {
+		return err
+	}
+	handled, skipped := counts(r.handlings)
+	_, err := fmt.Fprintf(w, "\nevents=%d publishes=%d entries=%d duplicates=%d conflicts=%d mode=%s handled=%d skipped=%d\n",
+		events, publishes, r.entries, r.duplicates, r.conflicts, r.mode, handled, skipped)
 	return err
+}
+
+func (r *result) printHandlings(w io.Writer) error {
+	events := make(map[string]event)
+	for _, row := range r.rows {
+		if _, ok := events[row.event.key]; !ok {
+			events[row.event.key] = row.event
+		}
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	_, _ = fmt.Fprintln(table, "\nCONSUMER\tEVENT\tKEY\tWHAT IT DID")
+	before := make(map[string]bool)
+	for _, h := range r.handlings {
+		_, _ = fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", h.consumer, events[h.Key], h.Key, h.told(before[h.Key]))
+		before[h.Key] = true
+	}
+	return table.Flush()
 }
 
 // failures has the errors of all publishes that failed; a conflict is none, since

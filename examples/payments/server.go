@@ -9,6 +9,9 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
+	"github.com/onceward/watermill-idempotent/publisher"
 )
 
 const producerID = "payment-service"
@@ -16,6 +19,7 @@ const producerID = "payment-service"
 // server is the Redis in use, reached in two ways.
 type server struct {
 	name  string
+	addr  string
 	topic string
 	link  *link
 	// lossy goes over the link, direct does not.
@@ -38,6 +42,7 @@ func connect(ctx context.Context, addr string, o options) (*server, error) {
 	} else {
 		s.topic = fmt.Sprintf("payments-example-%08x", rand.Uint32())
 	}
+	s.addr = addr
 	direct, err := clientOptions(addr)
 	if err != nil {
 		return nil, fmt.Errorf("REDIS_ADDR: %w", err)
@@ -69,9 +74,11 @@ func clientOptions(addr string) (*redis.Options, error) {
 	return o, nil
 }
 
-// addLatch notes the latch that mode latch may have written for an idempotent ID.
-func (s *server) addLatch(idempotentID string) {
-	s.leftover = append(s.leftover, "{"+s.topic+"}:idem:latch:"+producerID+":"+idempotentID)
+// addEvent notes what may be written for an event: the latch of mode latch, and the
+// record that it was handled.
+func (s *server) addEvent(r publisher.Receipt) {
+	latch := "{" + s.topic + "}:idem:latch:" + producerID + ":" + r.IdempotentID
+	s.leftover = append(s.leftover, latch, redisstore.Name(record(s.topic, r.Key)))
 }
 
 // close deletes what this run has written, also when it was interrupted.
