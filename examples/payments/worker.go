@@ -151,7 +151,7 @@ func (w *worker) say(r report) {
 // die kills this process, as kill -9 does, once the acknowledgements of the messages
 // before are with the server.
 func die() {
-	time.Sleep(idle / 4)
+	<-time.After(idle / 4)
 	self, err := os.FindProcess(os.Getpid())
 	if err == nil {
 		err = self.Kill()
