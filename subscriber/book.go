@@ -48,6 +48,7 @@ type book struct {
 	flying   int
 
 	readyCount, bytes int
+	othersFrom        server.ID // behind it nothing was pending in the group when others had something, else zero
 	lastRead          server.ID
 	lastPrint         uint64 // of the entry lastRead
 	gate              gate
@@ -59,8 +60,8 @@ type book struct {
 	aloneOut          int
 	cautious          bool // until one entry of a dead consumer is settled
 
-	acks, marks, graves []*entry
-	urgent              bool // the settler must not linger
+	restores, acks, marks, graves []*entry
+	urgent                        bool // the settler must not linger
 }
 
 func newBook(cfg *Config, topic, consumer string) *book {
@@ -114,17 +115,24 @@ func (b *book) add(list []arrival, sent instant) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	until := b.leaseFrom(sent)
+	if len(list) > 0 {
+		if last := list[len(list)-1]; last.print != 0 {
+			if !b.cfg.FanOut && !list[0].entry.id.After(b.lastRead) {
+				b.doubt() // the group was made again, or set back: what is held may be another's
+			}
+			b.lastRead, b.lastPrint = last.entry.id, last.print
+		}
+	}
 	for _, a := range list {
 		e := a.entry
 		if held := b.entries[e.id]; held != nil {
-			held.until, held.gone = until, false
+			held.gone = false
+			b.own(held, until)
 			continue
 		}
-		e.book, e.until = b, until
+		e.book = b
+		b.own(e, until)
 		b.entries[e.id] = e
-		if a.print != 0 && e.id.After(b.lastRead) {
-			b.lastRead, b.lastPrint = e.id, a.print
-		}
 		if e.reason != "" {
 			b.bury(e)
 			continue
@@ -214,16 +222,16 @@ func (b *book) next(slot int) (e *entry, until instant) {
 // pick takes the next entry out of its queue.
 func (b *book) pick(now, until instant) (*entry, instant) {
 	if now >= b.prepareAt {
-		if e := b.suspects.peek(); e != nil && b.mayGo(e) {
+		if e := b.head(&b.suspects); e != nil && b.mayGo(e) {
 			b.suspects.pop()
 			return e, until
 		}
-		if e := b.found.peek(); e != nil {
+		if e := b.head(&b.found); e != nil {
 			b.found.pop()
 			return e, until
 		}
 		// Messages that fail again and again must not starve those that never had a try.
-		if e := b.redo.peek(); e != nil && (!b.lastRedo || b.freshFor(now) == nil) {
+		if e := b.head(&b.redo); e != nil && (!b.lastRedo || b.freshFor(now) == nil) {
 			b.redo.pop()
 			b.lastRedo = true
 			return e, until
@@ -239,9 +247,19 @@ func (b *book) pick(now, until instant) (*entry, instant) {
 	return e, until
 }
 
+// head is the first entry of a queue, nil while the server has to say first whose it is.
+func (b *book) head(q *queue) *entry {
+	e := q.peek()
+	if e != nil && e.doubt {
+		notify(b.verify)
+		return nil
+	}
+	return e
+}
+
 // freshFor is the next entry that was read ahead, nil if there is none or it is stale.
 func (b *book) freshFor(now instant) *entry {
-	e := b.fresh.peek()
+	e := b.head(&b.fresh)
 	if e != nil && now >= e.until {
 		// Maybe another consumer's by now: no hand-out starts before the server has
 		// said that it is ours.

@@ -48,7 +48,7 @@ func TestHourOfFailuresStaysBounded(t *testing.T) {
 			if e == nil {
 				<-time.After(max(time.Duration(until-b.now()), time.Millisecond))
 				if time.Since(renewed) > b.cfg.Heartbeat {
-					b.renewed(b.held(), b.now(), nil, nil)
+					b.renewed(b.held(), b.now(), verdict{})
 					renewed = time.Now()
 				}
 				b.marked(b.takeJobs().marks)
@@ -96,7 +96,7 @@ func TestOwnershipEndsByOurClock(t *testing.T) {
 		if e, _ := b.next(0); e != nil {
 			t.Error("a stale entry goes out")
 		}
-		b.renewed(b.held(), b.now(), nil, nil)
+		b.renewed(b.held(), b.now(), verdict{})
 		if e, _ := b.next(0); e == nil || e.name != "2-0" {
 			t.Error("a renewed entry does not go out")
 		}

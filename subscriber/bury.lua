@@ -9,13 +9,16 @@
 -- ARGV[6…] further fields: name, value
 -- Returns
 --   {'buried', ID in the dead-letter stream}
---   {'lost'}  not pending for the consumer; nothing was done
---   {'gone'}  the entry is deleted; it was acknowledged
+--   {'lost'}    pending for another consumer; nothing was done
+--   {'absent'}  pending for nobody; nothing was done
+--   {'gone'}    the entry is deleted; it was acknowledged
 -- Errors   NOGROUP, and those of XADD; nothing was done
 --
 -- XADD comes first: it is what can be refused, and scripts don't roll back.
 local key, group, consumer, id = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-if #redis.call('XPENDING', key, group, id, id, 1, consumer) == 0 then return {'lost'} end
+local row = redis.call('XPENDING', key, group, id, id, 1)[1]
+if not row then return {'absent'} end
+if row[2] ~= consumer then return {'lost'} end
 local entry = redis.call('XRANGE', key, id, id)[1]
 if not entry then
   redis.call('XACK', key, group, id)

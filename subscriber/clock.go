@@ -28,17 +28,18 @@ func (b *book) setClock(ms any) {
 func (b *book) serverDeadline(list []*entry) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.clock.ms == 0 {
-		return 0
-	}
 	until := forever
 	for _, e := range list {
-		if e.gone {
+		if e.gone || e.doubt {
 			return 0
 		}
 		until = min(until, e.until)
 	}
-	if until == forever {
+	return b.deadline(until)
+}
+
+func (b *book) deadline(until instant) int64 {
+	if b.clock.ms == 0 || until == forever {
 		return 0
 	}
 	return b.clock.ms + time.Duration(until-b.clock.at).Milliseconds()

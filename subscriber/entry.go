@@ -47,10 +47,13 @@ type entry struct {
 
 	// until is when another consumer may take the entry, by our clock: before it is
 	// so by the server's.
-	until   instant
-	gone    bool // the server said that the entry is not ours
-	deleted bool // it is no longer in the stream, and so nobody can take it
-	tried   bool // an acknowledgement or burial was sent whose reply was lost
+	until     instant
+	gone      bool    // the server said that the entry is not ours
+	deleted   bool    // it is no longer in the stream, and so nobody can take it
+	tried     bool    // an acknowledgement or burial was sent whose reply was lost
+	doubt     bool    // the group may be another one than the one it was read from
+	seen      instant // when the server's last word came that it is ours
+	restoring bool    // the settler is to make it pending again
 
 	// count is the number of hand-outs that count, written the delivery count that
 	// the server has. XREADGROUP writes 1 without a hand-out; every other value that

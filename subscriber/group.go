@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"maps"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
@@ -14,16 +16,17 @@ import (
 )
 
 // makeGroup makes the group where it is missing, and the stream with it.
-func (s *subscription) makeGroup(ctx context.Context, start string) error {
-	err := s.client.XGroupCreateMkStream(ctx, s.topic, s.cfg.Group, start).Err()
+// It tells whether it was missing.
+func (s *subscription) makeGroup(ctx context.Context, start string) (made bool, err error) {
+	err = s.client.XGroupCreateMkStream(ctx, s.topic, s.cfg.Group, start).Err()
 	switch {
 	case err == nil:
 		s.logger.Info("Made the consumer group", s.fields(watermill.LogFields{"start": start}))
-		return nil
+		return true, nil
 	case hasPrefix(err, "BUSYGROUP"):
-		return nil
+		return false, nil
 	}
-	return explain(err)
+	return false, explain(err)
 }
 
 // explain makes the errors of Subscribe clear.
@@ -44,7 +47,7 @@ func (s *subscription) notePosition(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	pending, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
+	pending, err := s.noteOthers(ctx)
 	if err != nil {
 		return
 	}
@@ -61,6 +64,23 @@ func (s *subscription) notePosition(ctx context.Context) {
 		}
 		s.book.lastRead = last // no goroutine has begun
 	}
+}
+
+// noteOthers remembers behind which entry nothing is pending in the group while other
+// consumers have something pending: were the group destroyed, those that are dead, and
+// what was handed back, would have nobody else to speak for them.
+func (s *subscription) noteOthers(ctx context.Context) (*redis.XPending, error) {
+	pending, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
+	if err != nil {
+		return nil, err
+	}
+	s.book.mu.Lock()
+	defer s.book.mu.Unlock()
+	s.book.othersFrom = server.ID{}
+	if lowest, err := server.ParseID(pending.Lower); err == nil && pending.Count > pending.Consumers[s.consumer] {
+		s.book.othersFrom = before(lowest)
+	}
+	return pending, nil
 }
 
 // checkDelete tells whether the server can delete what all groups have acknowledged.
@@ -86,21 +106,28 @@ func (s *subscription) checkDelete(ctx context.Context) error {
 }
 
 // heal makes the group again after the stream or the group was deleted. A new stream is
-// read from its beginning, an old one from the first entry that is not settled here.
+// read from its beginning, an old one from the first entry that is not settled as far as
+// is known here. Another consumer may have been faster: then the heartbeat finds out what
+// became of the entries that are held, see restore.go.
 func (s *subscription) heal(ctx context.Context) error {
 	start, isNew, err := s.healFrom(ctx)
 	if err != nil {
 		return err
 	}
-	dropped := s.book.reset(isNew)
-	s.logger.Error("The stream or its consumer group was deleted; making it again", nil,
-		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": dropped}))
+	s.book.doubtAll()
+	made, err := s.makeGroup(ctx, start)
+	if err != nil {
+		return err
+	}
+	dropped := 0
+	if made || isNew {
+		dropped = s.book.reset(isNew)
+	}
+	s.logger.Error("The stream or its consumer group was deleted, and is made again", nil,
+		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": dropped, "by_another_consumer": !made}))
 	if isNew && dropped > 0 {
 		each(s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
 			LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: LostStream, Entries: int64(dropped)})
-	}
-	if err := s.makeGroup(ctx, start); err != nil {
-		return err
 	}
 	s.needRecovery.Store(true)
 	return nil
@@ -169,6 +196,9 @@ func (b *book) firstUnsettled() (from, read server.ID, print uint64) {
 			from = before(id)
 		}
 	}
+	if b.othersFrom != (server.ID{}) && from.After(b.othersFrom) {
+		from = b.othersFrom
+	}
 	return from, b.lastRead, b.lastPrint
 }
 
@@ -189,37 +219,17 @@ func before(id server.ID) server.ID {
 func (b *book) reset(isNew bool) (dropped int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	dropped = b.forget(slices.Collect(maps.Values(b.entries)))
+	if !isNew {
+		return dropped
+	}
 	for id, e := range b.entries {
-		switch e.state {
-		case stateReady, stateParked, stateWaiting:
-			// Not done: that would let the next of its key go out.
-			if e.state == stateReady {
-				b.readyCount--
-			}
-			e.state = stateDone
-			b.unload(e)
+		e.deleted, e.until, e.doubt = true, forever, false
+		if e.state == stateOut { // else a dead letter, or an acknowledgement that is confirmed soon
 			delete(b.entries, id)
-			dropped++
-		case stateOut:
-			if isNew {
-				e.deleted, e.until = true, forever
-				delete(b.entries, id)
-			}
-		case stateSettling: // a dead letter, or else confirmed soon
-			if isNew {
-				e.deleted, e.until = true, forever
-			}
 		}
 	}
-	for key, l := range b.lanes {
-		l.parked = nil
-		if l.current.state == stateDone {
-			delete(b.lanes, key)
-		}
-	}
-	if isNew {
-		b.lastRead, b.lastPrint = server.ID{}, 0
-	}
+	b.lastRead, b.lastPrint, b.othersFrom = server.ID{}, 0, server.ID{}
 	return dropped
 }
 

@@ -60,7 +60,7 @@ func (s *subscription) pauseKeeper(until <-chan time.Time) {
 // a missing group.
 func (s *subscription) failed(err error) {
 	if isNoGroup(err) {
-		s.askRecovery()
+		s.groupGone()
 		return
 	}
 	s.outage.failed(err)
@@ -98,30 +98,35 @@ func (s *subscription) renew(ctx context.Context, batch []*entry) error {
 	if err != nil {
 		return err
 	}
-	parts, err := list(reply, 3)
+	parts, err := list(reply, 4)
 	if err != nil {
 		return err
 	}
-	s.book.setClock(parts[2])
-	others, err := texts(parts[0])
-	if err != nil {
-		return err
+	s.book.setClock(parts[3])
+	var ids [3][]string
+	for i := range ids {
+		if ids[i], err = texts(parts[i]); err != nil {
+			return err
+		}
 	}
-	deleted, err := texts(parts[1])
-	if err != nil {
-		return err
-	}
-	ended, lost := s.book.renewed(batch, sent, set(others), set(deleted))
-	s.ownershipLost(ended)
+	s.ended(s.book.renewed(batch, sent, verdict{others: set(ids[0]), nobodys: set(ids[1]), deleted: set(ids[2])}))
+	return nil
+}
+
+// ended tells about entries that are no longer held.
+func (s *subscription) ended(taken []OwnershipEvent, lost []string) {
+	s.ownershipLost(taken)
 	if len(lost) > 0 {
 		s.lost(LostPending, lost, int64(len(lost)))
 	}
-	return nil
 }
 
 // tidy does what need not be done often.
 func (s *subscription) tidy(ctx context.Context) {
 	s.countUnread(ctx)
+	if _, err := s.noteOthers(ctx); err != nil {
+		s.failed(err)
+	}
 	// Every consumer of the group does this: once in a while is enough.
 	if rand.IntN(2) == 0 {
 		return

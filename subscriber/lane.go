@@ -57,6 +57,11 @@ func (b *book) pass(e *entry) {
 		delete(b.lanes, l.key)
 		return
 	}
+	b.advance(l)
+}
+
+// advance makes the first parked entry the current one.
+func (b *book) advance(l *lane) {
 	l.current = l.parked[0]
 	l.parked[0] = nil
 	l.parked = l.parked[1:]

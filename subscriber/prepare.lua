@@ -6,14 +6,18 @@
 -- ARGV[3…] entry ID, delivery count, for each entry
 -- Returns  one of these for each entry, in order:
 --   {'ok', fields}
---   {'lost'}  not pending for the consumer
---   {'gone'}  the entry is deleted; its pending record is removed
+--   {'lost'}    pending for another consumer
+--   {'absent'}  pending for nobody
+--   {'gone'}    the entry is deleted; its pending record is removed
 -- Errors   NOGROUP
 local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local out = {}
 for i = 3, #ARGV, 2 do
   local id = ARGV[i]
-  if #redis.call('XPENDING', key, group, id, id, 1, consumer) == 0 then
+  local row = redis.call('XPENDING', key, group, id, id, 1)[1]
+  if not row then
+    out[#out + 1] = {'absent'}
+  elseif row[2] ~= consumer then
     out[#out + 1] = {'lost'}
   else
     local entry = redis.call('XCLAIM', key, group, consumer, 0, id, 'RETRYCOUNT', ARGV[i + 1])[1]

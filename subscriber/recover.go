@@ -263,9 +263,10 @@ func (b *book) hasEntries() bool {
 type fetched uint8
 
 const (
-	fetchedOK   fetched = iota
-	fetchedLost         // not ours
-	fetchedGone         // not in the stream
+	fetchedOK      fetched = iota
+	fetchedLost            // another's
+	fetchedNobodys         // pending for nobody
+	fetchedGone            // not in the stream
 )
 
 // fetch reads an entry that goes out now, and writes its delivery count.
@@ -304,6 +305,8 @@ func (s *subscription) fetch(ctx context.Context, e *entry) ([]string, fetched, 
 		}
 	case "lost":
 		return nil, fetchedLost, nil
+	case "absent":
+		return nil, fetchedNobodys, nil
 	case "gone":
 		return nil, fetchedGone, nil
 	}

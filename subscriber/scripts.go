@@ -12,6 +12,8 @@ import (
 var (
 	//go:embed hold.lua
 	holdSource string
+	//go:embed restore.lua
+	restoreSource string
 	//go:embed ack.lua
 	ackSource string
 	//go:embed prepare.lua
@@ -32,6 +34,7 @@ var (
 	peekSource string
 
 	holdScript    = server.NewScript(holdSource)
+	restoreScript = server.NewScript(restoreSource)
 	ackScript     = server.NewScript(ackSource)
 	prepareScript = server.NewScript(prepareSource)
 	releaseScript = server.NewScript(releaseSource)

@@ -113,15 +113,18 @@ func (b *book) acked(e *entry) {
 }
 
 // jobs are what the settler has to tell the server.
-type jobs struct{ acks, marks, graves []*entry }
+type jobs struct{ restores, acks, marks, graves []*entry }
 
-func (j jobs) none() bool { return len(j.acks)+len(j.marks)+len(j.graves) == 0 }
+// pressing tells that there is something that does not wait for dead letters.
+func (j jobs) pressing() bool { return len(j.restores)+len(j.acks)+len(j.marks) > 0 }
+
+func (j jobs) none() bool { return !j.pressing() && len(j.graves) == 0 }
 
 func (b *book) takeJobs() jobs {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	j := jobs{b.acks, b.marks, b.graves}
-	b.acks, b.marks, b.graves, b.urgent = nil, nil, nil, false
+	j := jobs{b.restores, b.acks, b.marks, b.graves}
+	b.restores, b.acks, b.marks, b.graves, b.urgent = nil, nil, nil, nil, false
 	return j
 }
 
@@ -154,48 +157,69 @@ func (b *book) expire() (ended []*entry) {
 	return ended
 }
 
-// renewed takes in the answer to a heartbeat: which of the entries are another's, and
-// which are no longer in the stream. It returns those that ended here, with whether a
-// handler had them, and the IDs of those that are lost.
-func (b *book) renewed(list []*entry, sent instant, others, deleted map[string]bool) (ended []OwnershipEvent, lost []string) {
+// verdict is the answer to a heartbeat: which of the entries are pending for another
+// consumer, which for nobody, and which are no longer in the stream.
+type verdict struct{ others, nobodys, deleted map[string]bool }
+
+// renewed takes in the answer to a heartbeat. It returns the entries that ended here,
+// with whether a handler had them, and the IDs of those that are lost.
+func (b *book) renewed(list []*entry, sent instant, v verdict) (ended []OwnershipEvent, lost []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	until := b.leaseFrom(sent)
 	for _, e := range list {
+		other, nobodys, deleted := v.others[e.name], v.nobodys[e.name], v.deleted[e.name]
 		switch {
 		case e.state == stateDone:
-		case others[e.name]:
-			if e.state == stateSettling {
-				continue // the answer to its acknowledgement will tell
-			}
-			ev := OwnershipEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, InFlight: e.state == stateOut}
-			if e.state == stateOut {
-				e.gone = true
-				if !e.over {
-					e.end(ErrOwnershipLost)
-					ended = append(ended, ev)
-				}
-				notify(b.recall)
-			} else {
-				b.done(e)
-				ended = append(ended, ev)
-			}
-			if b.cfg.Order != OrderNone && b.gate != gateShut {
-				b.gate, b.shutSince = gateShut, b.now() // somebody else is active
-			}
-		case deleted[e.name]:
-			e.deleted, e.until = true, forever
-			if e.msg == nil && e.state != stateOut && e.state != stateSettling {
-				b.done(e)
-				lost = append(lost, e.name)
-			}
-		default:
-			e.until = until
+		case !other && !nobodys && !deleted:
+			b.own(e, until)
+		case e.seen > sent:
+			// What was read since then, or made pending again, is ours by now.
+		case nobodys:
+			b.orphaned(e)
+		case other:
+			ended = append(ended, b.taken(e)...)
+		case deleted:
+			lost = append(lost, b.vanished(e)...)
 		}
 	}
 	notify(b.wake)
 	notify(b.room)
 	return ended, lost
+}
+
+// taken ends an entry that another consumer has.
+func (b *book) taken(e *entry) (ended []OwnershipEvent) {
+	if e.state == stateSettling {
+		return nil // the answer to its acknowledgement will tell
+	}
+	ev := OwnershipEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, InFlight: e.state == stateOut}
+	if e.state != stateOut {
+		b.done(e)
+		ended = append(ended, ev)
+	} else {
+		e.gone = true
+		if !e.over {
+			e.end(ErrOwnershipLost)
+			ended = append(ended, ev)
+		}
+		notify(b.recall)
+	}
+	if b.cfg.Order != OrderNone && b.gate != gateShut {
+		b.gate, b.shutSince = gateShut, b.now() // somebody else is active
+	}
+	return ended
+}
+
+// vanished takes in that an entry is no longer in the stream. One whose message is here
+// is handled all the same; else it returns the ID.
+func (b *book) vanished(e *entry) (lost []string) {
+	e.deleted, e.until, e.doubt = true, forever, false
+	if e.msg == nil && e.state != stateOut && e.state != stateSettling {
+		b.done(e)
+		lost = []string{e.name}
+	}
+	return lost
 }
 
 func (b *book) isUrgent() bool {

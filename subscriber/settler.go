@@ -32,7 +32,7 @@ func (s *subscription) settle(ctx context.Context) {
 	var graveTimer <-chan time.Time // set while dead letters wait for another try
 	for failures := 0; ; {
 		flushing := false
-		if len(todo.acks)+len(todo.marks) == 0 && (len(todo.graves) == 0 || graveTimer != nil) {
+		if !todo.pressing() && (len(todo.graves) == 0 || graveTimer != nil) {
 			select {
 			case <-s.book.work:
 				s.linger()
@@ -47,6 +47,7 @@ func (s *subscription) settle(ctx context.Context) {
 		default:
 		}
 		more := s.book.takeJobs()
+		todo.restores = append(todo.restores, more.restores...)
 		todo.acks = append(todo.acks, more.acks...)
 		todo.marks = append(todo.marks, more.marks...)
 		todo.graves = append(todo.graves, more.graves...)
@@ -63,7 +64,7 @@ func (s *subscription) settle(ctx context.Context) {
 				graveRetry.Reset()
 			} else if graveTimer = time.After(graveRetry.NextBackOff()); !flushing {
 				if isNoGroup(err) {
-					s.askRecovery()
+					s.groupGone()
 				}
 				continue // acknowledgements don't wait for it
 			}
@@ -124,10 +125,11 @@ func (s *subscription) settlerPause(d time.Duration) {
 // acknowledge, and what it held will be read again. Dead letters wait for that: only one
 // that was written is settled.
 func (s *subscription) forget(todo *jobs, flushing bool) {
-	s.askRecovery()
+	s.groupGone()
+	s.book.orphans(todo.restores) // a heartbeat will find them again
 	s.book.confirm(todo.acks)
 	s.book.marked(todo.marks)
-	todo.acks, todo.marks = nil, nil
+	todo.restores, todo.acks, todo.marks = nil, nil, nil
 	if flushing { // nobody makes the group again any more
 		s.book.confirm(todo.graves)
 		todo.graves = nil
@@ -136,9 +138,17 @@ func (s *subscription) forget(todo *jobs, flushing bool) {
 
 // work tells the server, and leaves in todo what is still to be told.
 func (s *subscription) work(ctx context.Context, todo *jobs) error {
-	if len(todo.acks)+len(todo.marks) == 0 {
+	if !todo.pressing() {
 		return nil
 	}
+	for len(todo.restores) > 0 {
+		batch := todo.restores[:min(len(todo.restores), maxBatch)]
+		if err := s.restore(ctx, batch); err != nil {
+			return err
+		}
+		todo.restores = todo.restores[len(batch):]
+	}
+	todo.restores = nil
 	for len(todo.acks) > 0 {
 		batch := todo.acks[:min(len(todo.acks), maxBatch)]
 		if err := s.ack(ctx, batch); err != nil {
@@ -168,7 +178,7 @@ func (s *subscription) bury(ctx context.Context, todo *jobs) error {
 	var failed error
 	var left []*entry
 	for i, e := range todo.graves {
-		if err := s.buryOne(ctx, e); err != nil {
+		if err := s.buryOne(ctx, e, false); err != nil {
 			failed = fmt.Errorf("dead letter of %s: %w", e.name, err)
 			left = append(left, e)
 			// The server may refuse one and take the next. One that does not answer would
@@ -213,18 +223,24 @@ func (s *subscription) ack(ctx context.Context, batch []*entry) error {
 		return err
 	}
 	if len(others)+len(absent) > 0 {
-		theirs, nobodys := set(others), set(absent)
-		var events []OwnershipEvent
-		for _, e := range batch {
-			// After a lost reply it may be our own first try that has done it.
-			if theirs[e.name] || nobodys[e.name] && !e.tried {
-				events = append(events, OwnershipEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Refused: true})
-			}
-		}
-		s.ownershipLost(events)
+		s.ownershipLost(s.book.refused(batch, set(others), set(absent)))
 	}
 	s.book.confirm(batch)
 	return nil
+}
+
+// refused are those of the entries whose acknowledgement was refused.
+func (b *book) refused(batch []*entry, others, nobodys map[string]bool) (events []OwnershipEvent) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, e := range batch {
+		// After a lost reply it may be our own first try that has done it; in a group that
+		// was made again there may be nothing to acknowledge.
+		if others[e.name] || nobodys[e.name] && !e.tried && !e.doubt {
+			events = append(events, OwnershipEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Refused: true})
+		}
+	}
+	return events
 }
 
 func (s *subscription) ackVerb() string {
@@ -265,8 +281,9 @@ func (s *subscription) mark(ctx context.Context, batch []*entry) error {
 	return nil
 }
 
-// buryOne moves an entry to the dead letters.
-func (s *subscription) buryOne(ctx context.Context, e *entry) error {
+// buryOne moves an entry to the dead letters. restored tells that it was not pending and
+// that this was mended if it could be.
+func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) error {
 	ev := DeadLetterEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Reason: e.reason, Err: e.failure, Count: e.count}
 	fields := watermill.LogFields{fieldEntry: e.name, fieldReason: e.reason, fieldCount: e.count}
 	if s.cfg.FanOut {
@@ -294,12 +311,18 @@ func (s *subscription) buryOne(ctx context.Context, e *entry) error {
 		return fmt.Errorf("unexpected reply of the server: %w", err)
 	}
 	s.book.mu.Lock()
-	deleted := e.deleted
+	deleted, doubt := e.deleted, e.doubt
 	s.book.mu.Unlock()
 	switch {
-	case out[0] == "gone", out[0] == "lost" && deleted:
+	case out[0] == "gone", out[0] != "buried" && deleted:
 		s.lost(LostPending, []string{e.name}, 1)
-	case out[0] == "lost" && !e.tried:
+	case out[0] == "absent" && (doubt || !e.tried) && !restored:
+		// Its group was made again. Else it was our own first try, whose reply was lost.
+		if err := s.restore(ctx, []*entry{e}); err != nil {
+			return err
+		}
+		return s.buryOne(ctx, e, true)
+	case out[0] == "lost", out[0] == "absent" && (restored || !e.tried):
 		s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
 	default:
 		ev.DeadLetterTopic = slot.DeadLetter(s.topic)

@@ -133,7 +133,7 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 func (b *book) offer(e *entry, cancel context.CancelCauseFunc) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stopping || e.gone || b.now() >= e.until {
+	if b.stopping || e.gone || e.doubt || b.now() >= e.until {
 		return false
 	}
 	e.cancel, e.over = cancel, false
@@ -152,7 +152,7 @@ func (b *book) isStale(e *entry) bool {
 func (b *book) mayStay(e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.stopping && !e.over && !e.gone
+	return !b.stopping && !e.over && !e.gone && !e.doubt
 }
 
 func (b *book) isDelayed(e *entry) bool {
@@ -169,7 +169,7 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 	switch {
 	case isNoGroup(err):
 		s.outage.failed(err)
-		s.askRecovery()
+		s.groupGone()
 		s.book.postpone(e, s.retryPause())
 		return false
 	case err != nil:
@@ -179,6 +179,9 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 	}
 	s.outage.over()
 	switch outcome {
+	case fetchedNobodys:
+		s.book.question(e)
+		return false
 	case fetchedLost:
 		deleted := s.book.drop(e)
 		if deleted {
@@ -211,6 +214,15 @@ func (b *book) postpone(e *entry, pause time.Duration) {
 	b.prepareAt = b.now() + instant(pause)
 }
 
+// question puts an entry back that is pending for nobody; the heartbeat sees to it.
+func (b *book) question(e *entry) {
+	b.withdraw(e)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e.doubt = true
+	notify(b.verify)
+}
+
 // drop forgets an entry that was picked and turned out not to be ours. It tells
 // whether it was known to be deleted.
 func (b *book) drop(e *entry) (deleted bool) {
@@ -241,7 +253,7 @@ func (b *book) prepared(e *entry, msg *message.Message, size int, sent instant) 
 	b.bytes += size
 	e.written = e.wanted()
 	if !e.deleted {
-		e.until = b.leaseFrom(sent)
+		b.own(e, b.leaseFrom(sent))
 	}
 }
 

