@@ -13,8 +13,11 @@ import (
 const childEnv = "CRASH_TEST_CHILD"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
-		if err := child(); err != nil {
+	for env, work := range map[string]func() error{childEnv: child, loadEnv: runLoad} {
+		if os.Getenv(env) == "" {
+			continue
+		}
+		if err := work(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
