@@ -9,15 +9,6 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
-// gate says what an ordered subscription may do while others have pending entries.
-type gate uint8
-
-const (
-	gateOpen    gate = iota // read and hand out
-	gateNoReads             // hand out what was taken over, read nothing new
-	gateShut                // stand by
-)
-
 // book keeps the entries that a subscription holds, and decides which goes out next.
 // It does no I/O. Who does, says here what came of it.
 type book struct {
@@ -52,8 +43,9 @@ type book struct {
 	lastRead          server.ID
 	lastPrint         uint64 // of the entry lastRead
 	gate              gate
-	shutSince         instant
-	stopping          bool // nothing is handed out any more
+	ordered           bool
+	activeUntil       instant // when the gate shuts by our own clock
+	stopping          bool    // nothing is handed out any more
 	prepareAt         instant
 	clock             serverClock
 	suspectsOut       int
@@ -74,7 +66,7 @@ func newBook(cfg *Config, topic, consumer string) *book {
 		inFlight: make([]*entry, cfg.MaxInFlight),
 	}
 	if cfg.Order != OrderNone && !cfg.FanOut {
-		b.gate = gateShut
+		b.ordered, b.gate = true, gateShut
 	}
 	return b
 }
@@ -186,7 +178,7 @@ func (b *book) next(slot int) (e *entry, until instant) {
 			b.ready(top)
 		}
 	}
-	if b.stopping || b.gate == gateShut {
+	if b.stopping || b.isShut() {
 		return nil, until
 	}
 	for {

@@ -22,7 +22,7 @@ func testBook(change func(*Config)) *book {
 	change(&cfg)
 	cfg.defaults()
 	b := newBook(&cfg, "orders", "c-1")
-	b.gate = gateOpen
+	b.gate, b.activeUntil = gateOpen, forever
 	return b
 }
 

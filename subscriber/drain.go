@@ -81,11 +81,7 @@ func (s *subscription) handBack(ctx context.Context) {
 			if job.to == handbackConsumer && len(batch) == len(job.list) {
 				leave = "leave"
 			}
-			args := []any{s.cfg.Group, s.consumer, job.to, leave}
-			for _, h := range batch {
-				args = append(args, h.name, h.idle.Milliseconds(), h.count)
-			}
-			if _, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...); err != nil {
+			if err := s.release(ctx, job.to, leave, batch); err != nil {
 				if isNoGroup(err) {
 					return
 				}
@@ -101,6 +97,16 @@ func (s *subscription) handBack(ctx context.Context) {
 	}
 }
 
+// release gives entries to a consumer.
+func (s *subscription) release(ctx context.Context, to, leave string, batch []handback) error {
+	args := []any{s.cfg.Group, s.consumer, to, leave}
+	for _, h := range batch {
+		args = append(args, h.name, h.idle.Milliseconds(), h.count)
+	}
+	_, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...)
+	return err
+}
+
 // handback is an entry that is given away.
 type handback struct {
 	name  string
@@ -108,26 +114,30 @@ type handback struct {
 	count int
 }
 
+// handback is how an entry is handed back: any consumer may take it at once, or when it
+// is due.
+func (b *book) handback(e *entry) handback {
+	h := handback{name: e.name, idle: handbackIdle, count: e.wanted()}
+	if now := b.now(); e.state == stateWaiting && e.due > now {
+		h.idle = max(b.cfg.MinIdle-time.Duration(e.due-now), 0)
+	}
+	return h
+}
+
 // remains lists what is held at the end: what goes back, and what a handler still works
 // on.
 func (b *book) remains() (back, stay []handback) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	now := b.now()
 	for _, e := range b.entries {
-		h := handback{name: e.name, idle: handbackIdle, count: e.wanted()}
 		switch {
 		case e.gone || e.deleted:
-			continue
 		case e.state == stateOut:
 			// Nobody may start on it at once: the handler did not listen to its context.
-			h.idle, h.count = 0, e.count
-			stay = append(stay, h)
-			continue
-		case e.state == stateWaiting && e.due > now:
-			h.idle = max(b.cfg.MinIdle-time.Duration(e.due-now), 0)
+			stay = append(stay, handback{name: e.name, count: e.count})
+		default:
+			back = append(back, b.handback(e))
 		}
-		back = append(back, h)
 	}
 	return back, stay
 }

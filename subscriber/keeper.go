@@ -28,8 +28,13 @@ func (s *subscription) keep(ctx context.Context) {
 			// What could not be renewed asks again at once; the server may need a moment.
 			s.pauseKeeper(poll.C)
 		case <-poll.C:
-			if s.book.isGated() {
-				continue // standBy takes over
+			if s.cfg.Order != OrderNone {
+				if !s.book.isGated() { // else the reader does it
+					if _, _, err := s.beActive(ctx, "stay"); err != nil {
+						s.failed(err)
+					}
+				}
+				continue
 			}
 			which := "back"
 			if n++; n%s.pollsForAll() == 0 {

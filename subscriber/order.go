@@ -19,10 +19,11 @@ const (
 	OrderKey
 	// OrderStream: all entries are handed out one after the other.
 	//
-	// Under OrderKey and OrderStream a subscription hands nothing out while another
-	// consumer of the group has pending entries: it stands by, and when that one has
-	// died takes its entries over first. The order holds with one active consumer in
-	// the group, since Redis gives the entries of one key to any consumer that asks.
+	// Under OrderKey and OrderStream one subscription of the group is active, since
+	// Redis gives the entries of one key to any consumer that asks. Others stand by,
+	// until that one has ended or has given no sign of life for Config.MinIdle, and
+	// take its entries over first. A consumer that reads the group without an order
+	// counts as active, too.
 	OrderStream
 )
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -265,16 +264,4 @@ func (s *subscription) callOrderBy(msg *message.Message) (key string, err error)
 	return s.cfg.OrderBy.Key(s.topic, msg)
 }
 
-func (b *book) isGated() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.gate != gateOpen && !b.stopping
-}
-
 func idText(id server.ID) string { return fmt.Sprintf("%d-%d", id.MS, id.Seq) }
-
-// pollEvery is how often a subscription looks for entries that were handed back or
-// whose consumers died.
-func (s *subscription) pollEvery() time.Duration {
-	return max(min(time.Second, s.cfg.MinIdle/8), 5*time.Millisecond)
-}

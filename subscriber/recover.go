@@ -3,7 +3,6 @@ package subscriber
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 
@@ -18,7 +17,7 @@ func (s *subscription) recover(ctx context.Context) error {
 	}
 	s.countUnread(ctx)
 	if s.cfg.Order != OrderNone {
-		return nil // standBy has done it, or the keeper will
+		return nil // beActive does it
 	}
 	for {
 		found, err := s.takeOver(ctx, "all")
@@ -189,74 +188,6 @@ func (s *subscription) findKeys(ctx context.Context, arrivals []arrival) error {
 		}
 	}
 	return nil
-}
-
-// standBy is what an ordered subscription does before it reads: it waits until no other
-// consumer of the group has pending entries, taking those of dead ones over in order.
-func (s *subscription) standBy(ctx context.Context) (err error) {
-	if s.needRecovery.Swap(false) {
-		if err = s.recoverOwn(ctx); err != nil {
-			return err
-		}
-	}
-	sent := s.book.now()
-	defer func() { s.untold.CompareAndSwap(false, err != nil) }()
-	reply, err := standbyScript.Run(ctx, s.client, []string{s.topic},
-		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), s.book.spare(), handbackConsumer)
-	if err != nil {
-		s.needRecovery.Store(true)
-		return err
-	}
-	s.outage.over()
-	parts, err := list(reply, 6)
-	if err != nil {
-		return err
-	}
-	s.book.setClock(parts[5])
-	left, _ := parts[0].(int64)
-	alive, _ := parts[1].(int64)
-	found, err := s.adoptTaken(ctx, parts[2], parts[3], parts[4], sent)
-	if err != nil {
-		return err
-	}
-	switch {
-	case left == 0:
-		s.book.setGate(gateOpen)
-		return nil
-	case alive == 0 && (found > 0 || s.book.spare() == 0):
-		// More than fits: what was taken has the lowest IDs and may go out.
-		s.book.setGate(gateNoReads)
-	case alive > 0 && s.book.shutFor() > 2*s.cfg.MinIdle && s.book.hasEntries():
-		s.logger.Error("Two consumers of the group are active: the order can't be kept", nil, s.fields(nil))
-		s.book.setGate(gateOpen)
-		return nil
-	}
-	s.pause(s.pollEvery())
-	return nil
-}
-
-func (b *book) setGate(g gate) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.gate = g
-	notify(b.wake)
-	notify(b.room)
-}
-
-// shutFor is how long the gate has been shut.
-func (b *book) shutFor() time.Duration {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.gate != gateShut {
-		return 0
-	}
-	return time.Duration(b.now() - b.shutSince)
-}
-
-func (b *book) hasEntries() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return len(b.entries) > 0
 }
 
 // What came of fetching an entry.

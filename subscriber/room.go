@@ -11,7 +11,7 @@ func (b *book) free(average int) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries))
-	if b.stopping || b.gate != gateOpen || n <= 0 || b.readyCount > b.cfg.ReadAhead {
+	if b.stopping || !b.mayRead() || n <= 0 || b.readyCount > b.cfg.ReadAhead {
 		return 0
 	}
 	if left := b.cfg.ReadAheadBytes - b.bytes; average > 0 && n*average > left {

@@ -205,8 +205,8 @@ func (b *book) taken(e *entry) (ended []OwnershipEvent) {
 		}
 		notify(b.recall)
 	}
-	if b.cfg.Order != OrderNone && b.gate != gateShut {
-		b.gate, b.shutSince = gateShut, b.now() // somebody else is active
+	if b.ordered {
+		b.gate = gateShut // somebody else is active
 	}
 	return ended
 }

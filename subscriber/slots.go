@@ -133,7 +133,7 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 func (b *book) offer(e *entry, cancel context.CancelCauseFunc) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stopping || e.gone || e.doubt || b.now() >= e.until {
+	if b.stopping || b.isShut() || e.gone || e.doubt || b.now() >= e.until {
 		return false
 	}
 	e.cancel, e.over = cancel, false
@@ -152,7 +152,7 @@ func (b *book) isStale(e *entry) bool {
 func (b *book) mayStay(e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.stopping && !e.over && !e.gone && !e.doubt
+	return !b.stopping && !b.isShut() && !e.over && !e.gone && !e.doubt
 }
 
 func (b *book) isDelayed(e *entry) bool {

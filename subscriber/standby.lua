@@ -1,43 +1,61 @@
--- Takes over the pending entries of all other consumers once none of these is alive,
--- lowest ID first. For subscriptions that keep an order.
+-- Makes a consumer the active one of its group if no other is alive, and takes over what
+-- the others have left, lowest ID first. For subscriptions that keep an order.
 -- KEYS[1]  stream
 -- ARGV[1]  group
--- ARGV[2]  consumer that takes
--- ARGV[3]  idle milliseconds from which an entry's consumer counts as dead
+-- ARGV[2]  consumer that asks
+-- ARGV[3]  idle milliseconds from which a consumer counts as dead
 -- ARGV[4]  most entries to take
 -- ARGV[5]  consumer that entries are handed back to
--- Returns  {entries of others that are left, how many of those belong to a live consumer,
---          entries handed back, entries of the dead, IDs of deleted entries, the server's
---          time in milliseconds}, an entry being ID, delivery count
+-- ARGV[6]  'leave': then remove the own consumer, if nothing is pending for it, where
+--          another is alive, so that it does not count as alive itself; else 'stay'
+-- Returns  {entries of others that are left, how many other consumers are alive, entries
+--          handed back, entries of the dead, IDs of deleted entries, the server's time in
+--          milliseconds}, an entry being ID, delivery count
 -- Errors   NOGROUP
-local key, group, me, idle, most, back = KEYS[1], ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
+--
+-- The active consumer is the one that the group has: those that stand by don't read, and
+-- so have none. It does not list what is pending for a live consumer, however much that is.
+local key, group, me, idle, most, back = KEYS[1], ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 local returned, dead, gone = {}, {}, {}
 local time = redis.call('TIME')
 time = time[1] * 1000 + math.floor(time[2] / 1000)
 
-local summary = redis.call('XPENDING', key, group)
-local others = summary[1]
-for _, row in ipairs(summary[4] or {}) do
-  if row[1] == me then others = others - tonumber(row[2]) end
-end
-if others == 0 then return {0, 0, returned, dead, gone, time} end
-
-local rows, idles = redis.call('XPENDING', key, group, 'IDLE', idle, '-', '+', summary[1]), {}
-for _, row in ipairs(rows) do
-  if row[2] ~= me then idles[#idles + 1] = row end
-end
-local alive = others - #idles
-if alive > 0 then return {others, alive, returned, dead, gone, time} end
-for i = 1, math.min(most, #idles) do
-  local row = idles[i]
-  local list = dead
-  if row[2] == back then list = returned end
-  if #redis.call('XCLAIM', key, group, me, idle, row[1], 'JUSTID') > 0 then
-    list[#list + 1] = row[1]
-    list[#list + 1] = row[4]
+redis.call('XPENDING', key, group, '0-1', '0-1', 1) -- NOGROUP also where the stream is missing
+local alive, mine, others = 0, nil, 0
+for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', key, group)) do
+  local consumer = {}
+  for i = 1, #info, 2 do consumer[info[i]] = info[i + 1] end
+  if consumer.name == me then
+    mine = consumer.pending
   else
-    redis.call('XACK', key, group, row[1])
-    gone[#gone + 1] = row[1]
+    others = others + consumer.pending
+    if consumer.name ~= back and consumer.idle < idle then alive = alive + 1 end
   end
 end
-return {others - math.min(most, #idles), 0, returned, dead, gone, time}
+if alive > 0 then
+  if ARGV[6] == 'leave' and mine == 0 then redis.call('XGROUP', 'DELCONSUMER', key, group, me) end
+  return {others, alive, returned, dead, gone, time}
+end
+
+-- A sign of life, also where nothing is new and nothing is held. It reads nothing: no own
+-- entry has an ID as high as that.
+redis.call('XREADGROUP', 'GROUP', group, me, 'COUNT', 1, 'STREAMS', key, '18446744073709551615-0')
+if others == 0 then return {0, 0, returned, dead, gone, time} end
+local taken = 0
+for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', most + (mine or 0))) do
+  if row[2] ~= me then
+    -- What was handed back to wait keeps those behind it waiting.
+    if row[3] < idle or taken == most then break end
+    taken = taken + 1
+    local list = dead
+    if row[2] == back then list = returned end
+    if #redis.call('XCLAIM', key, group, me, 0, row[1], 'JUSTID') > 0 then
+      list[#list + 1] = row[1]
+      list[#list + 1] = row[4]
+    else
+      redis.call('XACK', key, group, row[1])
+      gone[#gone + 1] = row[1]
+    end
+  end
+end
+return {others - taken, 0, returned, dead, gone, time}

@@ -49,6 +49,7 @@ type subscription struct {
 	average      int          // size of an entry, by the reader
 	batch        int          // how many the reader asks for
 	lastID       server.ID    // with FanOut: read up to here
+	standing     bool         // by, so the reader has said
 	warnedOnce   sync.Once    // about entries without a key
 	unread       unread       // what is known of trimming
 }

@@ -242,29 +242,6 @@ func TestOrderOverFailuresAndDeath(t *testing.T) {
 	}
 }
 
-// Two consumers that are both alive can't keep an order, but they must not starve
-// what one of them has taken over.
-func TestTwoActiveOrderedConsumersDontStarve(t *testing.T) {
-	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
-	fast := func(c *subscriber.Config) { c.MinIdle = 300 * time.Millisecond }
-	first, _ := subscribe(t, newSubscriber(t, client, orderKey, fast), topic)
-	second, _ := subscribe(t, newSubscriber(t, client, orderKey, fast), topic)
-	for round := range 5 {
-		publish(t, client, topic, fmt.Sprint("a/", 2*round), fmt.Sprint("a/", 2*round+1))
-		for range 2 {
-			select {
-			case msg := <-first:
-				msg.Ack()
-			case msg := <-second:
-				msg.Ack()
-			case <-time.After(within):
-				t.Fatal("starved")
-			}
-		}
-	}
-	wantPending(t, client, topic, "billing", 0)
-}
-
 // Memory: a consumer that stops reading, and failures without end.
 func TestHeldEntriesAreBounded(t *testing.T) {
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)

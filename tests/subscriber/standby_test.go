@@ -1,0 +1,145 @@
+package subscriber_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
+)
+
+// Two ordered consumers start on a quiet stream: one is active, the other stands by, and
+// goes on when the first has ended or died.
+func TestOrderedConsumersOnAQuietStream(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		fast := func(c *subscriber.Config) { c.MinIdle = 600 * time.Millisecond }
+		active, end := subscribe(t, newSubscriber(t, client, orderStream, fast), topic)
+		testserver.Eventually(t, within, func() error {
+			consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
+			if err != nil || len(consumers) != 1 {
+				return unexpected(err, consumers)
+			}
+			return nil
+		})
+		standing, _ := subscribe(t, newSubscriber(t, client, orderStream, fast), topic)
+		<-time.After(time.Second) // nothing is pending, and nothing comes, for longer than MinIdle
+		for round := range 5 {
+			publish(t, client, topic, fmt.Sprint(2*round), fmt.Sprint(2*round+1))
+			for i := range 2 {
+				select {
+				case msg := <-active:
+					if string(msg.Payload) != fmt.Sprint(2*round+i) {
+						t.Errorf("got %q, want %d", msg.Payload, 2*round+i)
+					}
+					msg.Ack()
+				case msg := <-standing:
+					t.Fatalf("both are active: the second got %q", msg.Payload)
+				case <-time.After(within):
+					t.Fatal("no message")
+				}
+			}
+			wantNone(t, standing, 50*time.Millisecond)
+		}
+		end()
+		wantClosed(t, active)
+		publish(t, client, topic, "after")
+		receive(t, standing).Ack()
+		wantPending(t, client, topic, "billing", 0)
+	})
+}
+
+// Somebody reads the group beside the active consumer: what no handler has is handed
+// back, and goes out in order when that one is gone.
+func TestOrderedConsumerGivesWay(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		messages, _ := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) { c.MinIdle = time.Second }), topic)
+		publish(t, client, topic, "0", "1", "2")
+		first := receive(t, messages)
+		wantPending(t, client, topic, "billing", 3)
+		if err := client.XGroupCreateConsumer(ctx, topic, "billing", "intruder").Err(); err != nil {
+			t.Fatal(err)
+		}
+		testserver.Eventually(t, within, func() error {
+			if n := handedBack(t, client, topic); n < 2 {
+				return fmt.Errorf("%d handed back", n)
+			}
+			return nil
+		})
+		first.Ack()
+		publish(t, client, topic, "3")
+		for want := 1; want < 4; want++ {
+			msg := receive(t, messages)
+			if string(msg.Payload) != fmt.Sprint(want) {
+				t.Errorf("got %q, want %d", msg.Payload, want)
+			}
+			msg.Ack()
+		}
+		wantPending(t, client, topic, "billing", 0)
+	})
+}
+
+// A live consumer has very many pending entries, and then it dies: looking after them
+// does not keep the server from its work.
+func TestStandingByIsCheap(t *testing.T) {
+	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := testserver.Start(t, kind)
+			client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+			const entries = 200_000
+			for range entries / 10_000 {
+				publish(t, client, topic, numbered(10_000)...)
+			}
+			if err := client.XGroupCreate(ctx, topic, "billing", "0").Err(); err != nil {
+				t.Fatal(err)
+			}
+			read := &redis.XReadGroupArgs{Group: "billing", Consumer: "live", Streams: []string{topic, ">"}, Count: entries}
+			if err := client.XReadGroup(ctx, read).Err(); err != nil {
+				t.Fatal(err)
+			}
+			slowest := func(during time.Duration) float64 {
+				client.ConfigResetStat(ctx)
+				client.ConfigSet(ctx, "slowlog-log-slower-than", "0")
+				client.ConfigSet(ctx, "slowlog-max-len", "100000")
+				client.SlowLogReset(ctx)
+				<-time.After(during)
+				log, err := client.SlowLogGet(ctx, -1).Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				most, n := time.Duration(0), 0
+				for _, l := range log {
+					if l.Args[0] == "evalsha" || l.Args[0] == "eval" {
+						n++
+						most = max(most, l.Duration)
+					}
+				}
+				t.Logf("%d scripts, the slowest took %v", n, most)
+				if n == 0 {
+					t.Error("no script was run")
+				}
+				return float64(most) / float64(time.Millisecond)
+			}
+			messages, end := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) { c.MinIdle = time.Minute }), topic)
+			if ms := slowest(3 * time.Second); ms > 5 {
+				t.Errorf("standing by takes the server %v ms", ms)
+			}
+			end()
+			wantClosed(t, messages)
+			messages, _ = subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) { c.MinIdle = time.Second }), topic)
+			go func() {
+				for msg := range messages {
+					msg.Ack()
+				}
+			}()
+			if ms := slowest(3 * time.Second); ms > 20 {
+				t.Errorf("taking over takes the server %v ms", ms)
+			}
+		})
+	}
+}
