@@ -83,7 +83,8 @@ type Config struct {
 	Block time.Duration
 	// MinIdle is after which time without a sign of life an entry is taken away from
 	// its consumer; 0 means 60 s. It must be the same in all subscribers of the group,
-	// and at least watermill-redisstream's MaxIdleTime where one of those shares it.
+	// at least watermill-redisstream's MaxIdleTime where one of those shares it, and at
+	// most 30 days.
 	MinIdle time.Duration
 	// Heartbeat is how often held entries are renewed, however long their handler
 	// takes; 0 means a quarter of MinIdle, 15 s. MinIdle must be at least three times
@@ -212,6 +213,9 @@ func (c Config) resolve() (Config, error) {
 	}
 	if c.MinIdle < 3*c.Heartbeat {
 		fault("MinIdle %v is shorter than three heartbeats of %v: a slow reply would cost the entries", c.MinIdle, c.Heartbeat)
+	}
+	if c.MinIdle > handbackIdle {
+		fault("MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, handbackIdle)
 	}
 	if c.Block > c.Heartbeat {
 		fault("Block %v is longer than Heartbeat %v: what a read brings may be due for renewal", c.Block, c.Heartbeat)

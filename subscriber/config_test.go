@@ -48,6 +48,7 @@ func TestConfigRefuses(t *testing.T) {
 		"handed back":         {Client: client, Group: "g", Consumer: "handback"},
 		"above MaxHeld":       {Client: client, Group: "g", MaxHeld: 10, MaxInFlight: 11},
 		"RedeliverMax 1s is":  {Client: client, Group: "g", RedeliverAfter: time.Minute, RedeliverMax: time.Second},
+		"MinIdle 721h0m0s is": {Client: client, Group: "g", MinIdle: 721 * time.Hour},
 		"Heartbeat 1ms is":    {Client: client, Group: "g", Heartbeat: time.Millisecond},
 		"Group is longer tha": {Client: client, Group: strings.Repeat("g", 600)},
 	} {

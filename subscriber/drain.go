@@ -12,7 +12,8 @@ import (
 // ended with CloseTimeout.
 func settleGrace(closeTimeout time.Duration) time.Duration { return min(closeTimeout/4, time.Second) }
 
-// handbackIdle is the idle time under which entries are handed back: above any MinIdle.
+// handbackIdle is the idle time under which entries are handed back, and the longest
+// MinIdle.
 // The server refuses one that reaches behind the beginning of its calendar.
 const handbackIdle = 30 * 24 * time.Hour
 

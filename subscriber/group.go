@@ -12,7 +12,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // makeGroup makes the group where it is missing, and the stream with it.
@@ -88,11 +87,14 @@ func (s *subscription) checkDelete(ctx context.Context) error {
 	if !s.cfg.DeleteOnAck {
 		return nil
 	}
-	probe := server.NewCommand(ctx, 1, "xackdel", slot.LayoutKey(s.topic), "probe", "acked", "ids", 1, "0-1")
+	// No group has the name of a consumer that was just made up: nothing is acknowledged.
+	probe := server.NewCommand(ctx, 1, "xackdel", s.topic, s.consumer, "acked", "ids", 1, "0-1")
 	err := s.client.Process(ctx, probe)
 	var reply redis.Error
 	switch {
-	case err == nil, hasPrefix(err, "NOGROUP"), hasPrefix(err, "WRONGTYPE"):
+	case err == nil, hasPrefix(err, "NOGROUP"):
+	case hasPrefix(err, "WRONGTYPE"):
+		return explain(err)
 	case errors.As(err, &reply) && server.Classify(err) == server.Final && !server.IsRefusedByACL(err):
 		return fmt.Errorf("%w: DeleteOnAck needs XACKDEL (Redis 8.2.2 or newer): %w", ErrUnsupported, err)
 	default:

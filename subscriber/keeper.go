@@ -30,9 +30,8 @@ func (s *subscription) keep(ctx context.Context) {
 		case <-poll.C:
 			if s.cfg.Order != OrderNone {
 				if !s.book.isGated() { // else the reader does it
-					if _, _, err := s.beActive(ctx, "stay"); err != nil {
-						s.failed(err)
-					}
+					_, _, err := s.beActive(ctx, "stay")
+					s.did(doTakeOver, err)
 				}
 				continue
 			}
@@ -40,9 +39,8 @@ func (s *subscription) keep(ctx context.Context) {
 			if n++; n%s.pollsForAll() == 0 {
 				which = "all"
 			}
-			if _, err := s.takeOver(ctx, which); err != nil {
-				s.failed(err)
-			}
+			_, err := s.takeOver(ctx, which)
+			s.did(doTakeOver+" "+which, err)
 		}
 	}
 }
@@ -61,14 +59,18 @@ func (s *subscription) pauseKeeper(until <-chan time.Time) {
 	}
 }
 
-// failed notes a failed command of a goroutine that is not the reader. The reader heals
-// a missing group.
-func (s *subscription) failed(err error) {
+// did notes what came of something that a goroutine has done that is not the reader. The
+// reader heals a missing group.
+func (s *subscription) did(what string, err error) {
 	if isNoGroup(err) {
 		s.groupGone()
-		return
+		err = nil
 	}
-	s.outage.failed(err)
+	if err != nil {
+		s.outage.failed(what, err)
+	} else {
+		s.outage.over(what)
+	}
 }
 
 // askRecovery makes the reader recover before it reads on, also while it waits for room:
@@ -85,10 +87,11 @@ func (s *subscription) heartbeat(ctx context.Context) time.Duration {
 		batch := held[:min(len(held), maxBatch)]
 		held = held[len(batch):]
 		if err := s.renew(ctx, batch); err != nil {
-			s.failed(err)
+			s.did(doRenew, err)
 			return min(s.cfg.Heartbeat, max(s.cfg.MinIdle/20, 10*time.Millisecond))
 		}
 	}
+	s.did(doRenew, nil)
 	return s.cfg.Heartbeat
 }
 
@@ -129,17 +132,15 @@ func (s *subscription) ended(taken []OwnershipEvent, lost []string) {
 // tidy does what need not be done often.
 func (s *subscription) tidy(ctx context.Context) {
 	s.countUnread(ctx)
-	if _, err := s.noteOthers(ctx); err != nil {
-		s.failed(err)
-	}
+	_, err := s.noteOthers(ctx)
+	s.did(doLook, err)
 	// Every consumer of the group does this: once in a while is enough.
 	if rand.IntN(2) == 0 {
 		return
 	}
 	idle := 2 * s.cfg.MinIdle
-	if _, err := sweepScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, idle.Milliseconds(), handbackConsumer); err != nil {
-		s.failed(err)
-	}
+	_, err = sweepScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, idle.Milliseconds(), handbackConsumer)
+	s.did(doLook+": its dead consumers", err)
 }
 
 // watchClock ends the contexts of messages whose entries could not be renewed in time.

@@ -34,7 +34,7 @@ func (s *subscription) read(ctx context.Context) {
 			}
 		}
 		s.needRecovery.Store(true)
-		s.outage.failed(err)
+		s.outage.failed(doRead, err)
 		if !s.pause(retry.NextBackOff()) {
 			return
 		}
@@ -54,7 +54,7 @@ func (s *subscription) readOnce(ctx context.Context) error {
 		if err := s.recover(ctx); err != nil {
 			return err
 		}
-		s.outage.over()
+		s.outage.over(doRead)
 	}
 	n := s.book.free(s.average)
 	if n == 0 {
@@ -71,7 +71,7 @@ func (s *subscription) readOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.outage.over()
+	s.outage.over(doRead)
 	if len(raw) == 0 {
 		if s.cfg.FanOut {
 			return s.checkAnew(ctx)

@@ -57,7 +57,7 @@ func (s *subscription) settle(ctx context.Context) {
 		err := s.work(ctx, &todo)
 		switch {
 		case err != nil:
-			s.failed(err)
+			s.did(doSettle, err)
 		case graveTimer == nil || len(more.graves) > 0:
 			retry.Reset()
 			if err = s.bury(ctx, &todo); err == nil {
@@ -165,7 +165,7 @@ func (s *subscription) work(ctx context.Context, todo *jobs) error {
 		todo.marks = todo.marks[len(batch):]
 	}
 	todo.marks = nil
-	s.outage.over()
+	s.did(doSettle, nil)
 	return nil
 }
 
@@ -190,10 +190,10 @@ func (s *subscription) bury(ctx context.Context, todo *jobs) error {
 		}
 	}
 	if todo.graves = left; failed == nil {
-		s.burying.over()
+		s.burying.over(doSettle)
 	} else if !isNoGroup(failed) {
 		// Apart from the outage of the connection: reading goes on meanwhile.
-		s.burying.failed(failed)
+		s.burying.failed(doSettle, failed)
 	}
 	return failed
 }

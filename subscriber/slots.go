@@ -166,18 +166,11 @@ func (b *book) isDelayed(e *entry) bool {
 func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 	sent := s.book.now()
 	pairs, outcome, err := s.fetch(ctx, e)
-	switch {
-	case isNoGroup(err):
-		s.outage.failed(err)
-		s.groupGone()
-		s.book.postpone(e, s.retryPause())
-		return false
-	case err != nil:
-		s.outage.failed(err)
+	s.did(doFetch, err)
+	if err != nil {
 		s.book.postpone(e, s.retryPause())
 		return false
 	}
-	s.outage.over()
 	switch outcome {
 	case fetchedNobodys:
 		s.book.question(e)

@@ -34,7 +34,7 @@ func (s *subscription) standBy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.outage.over()
+	s.outage.over(doRead)
 	if alive > 0 {
 		if !s.standing {
 			s.logger.Info("Another consumer of the group is active: standing by", s.fields(nil))

@@ -146,8 +146,9 @@ func (s *Subscriber) Close() error {
 	return nil
 }
 
-// Health is nil while all subscriptions can read, and else says, for each that can't,
-// since when and why.
+// Health is nil while the server does all that the subscriptions ask of it, and else
+// says what it does not do for which, since when and why. Dead letters that it refuses
+// are not part of it, since reading goes on; see Hooks.OnOutage.
 func (s *Subscriber) Health() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -63,8 +63,9 @@ func newSubscription(s *Subscriber, topic string) *subscription {
 		closing:  s.closing,
 		stopping: make(chan struct{}), settling: make(chan struct{}), abandon: make(chan struct{}), flush: make(chan struct{}),
 	}
-	sub.outage.report = sub.reportOutage
-	sub.burying.report = sub.reportOutage
+	for _, o := range []*outage{&sub.outage, &sub.burying} {
+		o.report, o.forgetAfter = sub.reportOutage, 4*sub.cfg.Heartbeat+10*time.Second
+	}
 	sub.book = newBook(sub.cfg, topic, sub.consumer)
 	return sub
 }

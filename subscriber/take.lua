@@ -25,7 +25,9 @@ for _, row in ipairs(rows) do
   local id = row[1]
   local list = dead
   if row[2] == back then list = returned end
-  if #redis.call('XCLAIM', key, group, me, idle, id, 'JUSTID') > 0 then
+  if row[2] == me then
+    -- The heartbeat is late; it will renew it.
+  elseif #redis.call('XCLAIM', key, group, me, idle, id, 'JUSTID') > 0 then
     list[#list + 1] = id
     list[#list + 1] = row[4]
   else

@@ -22,8 +22,8 @@ func (s *subscription) countUnread(ctx context.Context) {
 	s.unread.mu.Lock()
 	defer s.unread.mu.Unlock()
 	lost, err := s.trimmedUnread(ctx)
+	s.did(doLook+": its lag", err)
 	if err != nil {
-		s.failed(err)
 		return
 	}
 	if lost > s.unread.reported {
