@@ -4,18 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-// ErrUnnamed: a group has two handlers for one event that have no names, so that one
-// would be taken for the other. Another try does not help: give them names by [Named].
-var ErrUnnamed = errors.New("two handlers without a name for one event in a group")
+// Faults of a group, for which another try does not help: one handler would be taken for
+// the other. Give them names by [Named].
+var (
+	// ErrUnnamed: two handlers for one event have no names.
+	ErrUnnamed = errors.New("two handlers without a name for one event in a group")
+	// ErrSameName: two handlers have the same name.
+	ErrSameName = errors.New("two handlers with one name in a group")
+)
 
 // OnCommand handles each command once. The scope is the CQRS handler, by its name.
 //
@@ -44,11 +51,12 @@ func OnEvent(once *middleware.Once) cqrs.EventProcessorOnHandleFn {
 //
 // Watermill gives the handlers of a group no names. [Named] does; so does a method
 // HandlerName() string. One without a name is known by the group and the event, and so
-// must be the only one of its event: a second one is ErrUnnamed.
+// must be the only one of its event: a second one is ErrUnnamed. A second one of the same
+// name is ErrSameName. Make one hook for each processor.
 func OnGroupEvent(once *middleware.Once) cqrs.EventGroupProcessorOnHandleFn {
-	first := &unnamed{handlers: make(map[[2]string]cqrs.GroupEventHandler)}
+	scopes := &scopes{handlers: make(map[string]cqrs.GroupEventHandler)}
 	return func(params cqrs.EventGroupProcessorOnHandleParams) error {
-		scope, err := first.scope(params)
+		scope, err := scopes.of(params)
 		if err != nil {
 			return err
 		}
@@ -60,6 +68,11 @@ func OnGroupEvent(once *middleware.Once) cqrs.EventGroupProcessorOnHandleFn {
 
 func run(once *middleware.Once, msg *message.Message, handler string, fn func(context.Context) error) error {
 	_, err := once.Run(msg.Context(), msg, handler, func(ctx context.Context) ([]*message.Message, error) { return nil, fn(ctx) })
+	if errors.Is(err, dedupe.ErrRetryLater) {
+		// A processor that is to acknowledge what fails (AckCommandHandlingErrors) comes
+		// too late with it: this did not fail.
+		msg.Nack()
+	}
 	return err
 }
 
@@ -77,31 +90,37 @@ type named struct {
 // HandlerName returns the name.
 func (n named) HandlerName() string { return n.name }
 
-// unnamed remembers which handler is the one without a name for a group and event. The
-// processor calls the handlers in order, so it is the same one in every process.
-type unnamed struct {
+// scopes remembers which handler has a scope. The processor calls the handlers in order,
+// so the first one of a scope is the same one in every process.
+type scopes struct {
 	mu       sync.Mutex
-	handlers map[[2]string]cqrs.GroupEventHandler
+	handlers map[string]cqrs.GroupEventHandler
 }
 
-// scope names the handler: <group>/<handler>, or <group>//<event> without a name.
-func (u *unnamed) scope(params cqrs.EventGroupProcessorOnHandleParams) (string, error) {
+// of names the handler: <group>/<handler>, or <group>//<event> without a name.
+func (s *scopes) of(params cqrs.EventGroupProcessorOnHandleParams) (string, error) {
+	scope, twice := url.PathEscape(params.GroupName)+"/", ErrSameName
+	isComparable := reflect.ValueOf(params.Handler).Comparable()
 	if n, ok := params.Handler.(interface{ HandlerName() string }); ok && n.HandlerName() != "" {
-		return params.GroupName + "/" + n.HandlerName(), nil
+		scope += url.PathEscape(n.HandlerName())
+		if !isComparable { // whether there is another one can't be told
+			return scope, nil
+		}
+	} else {
+		scope, twice = scope+"/"+url.PathEscape(params.EventName), ErrUnnamed
 	}
-	fault := permanentError{fmt.Errorf("cqrshooks: group %q, event %q: %w: use cqrshooks.Named", params.GroupName, params.EventName, ErrUnnamed)}
-	if !reflect.ValueOf(params.Handler).Comparable() {
-		return "", fault // it can't be told from another one of its type
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if isComparable {
+		known, ok := s.handlers[scope]
+		if !ok {
+			s.handlers[scope] = params.Handler
+		}
+		if !ok || known == params.Handler {
+			return scope, nil
+		}
 	}
-	key := [2]string{params.GroupName, params.EventName}
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if known, ok := u.handlers[key]; !ok {
-		u.handlers[key] = params.Handler
-	} else if known != params.Handler {
-		return "", fault
-	}
-	return params.GroupName + "//" + params.EventName, nil
+	return "", permanentError{fmt.Errorf("cqrshooks: group %q, event %q, scope %s: %w: use cqrshooks.Named", params.GroupName, params.EventName, scope, twice)}
 }
 
 // permanentError is one for middleware.IsPermanent.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -337,7 +338,10 @@ func TestUnnamedHandlers(t *testing.T) {
 		{"g", "e", cqrs.NewGroupEventHandler(func(context.Context, *placed) error { return nil }), false},
 		{"g", "e", cqrshooks.Named("n", one), true},
 		{"g", "new", funcHandler{}, false},
-		{"g", "new", cqrshooks.Named("n", funcHandler{func() error { return nil }}), true},
+		{"g", "new", cqrshooks.Named("m", funcHandler{func() error { return nil }}), true},
+		{"g", "e", cqrshooks.Named("n", one), true}, // the same again
+		{"g", "e", cqrshooks.Named("n", cqrs.NewGroupEventHandler(func(context.Context, *placed) error { return nil })), false},
+		{"g", "third", cqrshooks.Named("n", cqrs.NewGroupEventHandler(func(context.Context, *placed) error { return nil })), false},
 	} {
 		err := hook(cqrs.EventGroupProcessorOnHandleParams{GroupName: tt.group, EventName: tt.event, Handler: tt.handler, Event: &placed{"1"}, Message: msg()})
 		if (err == nil) != tt.ok {
@@ -403,4 +407,121 @@ func TestCommandsAndEvents(t *testing.T) {
 		w.publish(placed{"1001"})
 	}
 	w.wantCalls("command", "command", "mail")
+}
+
+// Two handlers with one name: the second one would be skipped.
+func TestTwoHandlersWithOneName(t *testing.T) {
+	w := newWorld(t)
+	w.group(cqrshooks.Named("charge", w.handler("first", 0)), cqrshooks.Named("charge", w.handler("second", 0)))
+	w.run()
+	w.publish(placed{"1001"})
+	err := w.wantError()
+	if !errors.Is(err, cqrshooks.ErrSameName) || !middleware.IsPermanent(err) {
+		t.Errorf("error %v, want a permanent ErrSameName", err)
+	}
+	w.wantCalls("first")
+}
+
+func (w *world) wantError() error {
+	w.t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(10 * time.Second); ; <-tick.C {
+		w.mu.Lock()
+		errs := slices.Clone(w.errs)
+		w.mu.Unlock()
+		if len(errs) > 0 {
+			return errs[0]
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatal("no errors")
+		}
+	}
+}
+
+// A group named a/b with a handler c is another scope than a group a with a handler b/c,
+// and an unnamed handler another one than one whose name begins with a slash.
+func TestScopesAreInjective(t *testing.T) {
+	hook, calls := cqrshooks.OnGroupEvent(newWorld(t).once), 0
+	handler := func() cqrs.GroupEventHandler {
+		return cqrs.NewGroupEventHandler(func(context.Context, *placed) error { calls++; return nil })
+	}
+	for i, of := range []struct {
+		group   string
+		handler cqrs.GroupEventHandler
+	}{
+		{"billing/eu", cqrshooks.Named("charge", handler())}, {"billing", cqrshooks.Named("eu/charge", handler())},
+		{"billing", handler()}, {"billing", cqrshooks.Named("/placed", handler())}, {"billing/", cqrshooks.Named("placed", handler())}, {"billing%2Feu", cqrshooks.Named("charge", handler())},
+	} {
+		msg := message.NewMessage("u", nil)
+		msg.Metadata.Set(eventkey.MetadataKey, "k")
+		err := hook(cqrs.EventGroupProcessorOnHandleParams{GroupName: of.group, EventName: "placed", Handler: of.handler, Event: &placed{"1"}, Message: msg})
+		if err != nil || calls != i+1 {
+			t.Errorf("%d: %d calls, %v", i, calls, err)
+		}
+	}
+}
+
+// awayStore is one that is out of reach the first time.
+type awayStore struct {
+	dedupe.Store
+	away atomic.Bool
+}
+
+func (s *awayStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+	if s.away.Swap(false) {
+		return nil, errors.New("connection refused")
+	}
+	return s.Store.Claim(ctx, k, o)
+}
+
+// AckCommandHandlingErrors acknowledges commands whose handler fails, not those that
+// could not be handled yet.
+func TestCommandThatCannotBeHandledYetIsNotAcknowledged(t *testing.T) {
+	w := newWorld(t)
+	memory, err := dedupe.NewMemory(dedupe.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &awayStore{Store: memory}
+	store.away.Store(true)
+	once, err := middleware.New(middleware.Config{Store: store, Namespace: "shop", Retention: time.Hour, Delay: 5 * time.Millisecond}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(once.Close(context.Background()), memory.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	commands, err := cqrs.NewCommandProcessorWithConfig(w.router, cqrs.CommandProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) { return "commands", nil },
+		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return w.pubsub, nil
+		},
+		OnHandle: cqrshooks.OnCommand(once), Marshaler: marshaler, Logger: watermill.NopLogger{}, AckCommandHandlingErrors: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := commands.AddHandlers(cqrs.NewCommandHandler("charge", func(context.Context, *shipped) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.calls = append(w.calls, "charge")
+		return nil
+	})); err != nil {
+		t.Fatal(err)
+	}
+	w.run()
+	bus, err := cqrs.NewCommandBusWithConfig(w.pubsub, cqrs.CommandBusConfig{
+		GeneratePublishTopic: func(cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
+		OnSend:               cqrshooks.OnSend(), Marshaler: marshaler,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bus.Send(t.Context(), shipped{"1001"}); err != nil {
+		t.Fatal(err)
+	}
+	w.wantCalls("charge")
 }

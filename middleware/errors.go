@@ -25,6 +25,8 @@ var (
 	ErrUnexpectedOutputs = errors.New("messages are recorded for a handler that returns none")
 	// errPoisoned: a PoisonQueue inside of ours has moved the message away.
 	errPoisoned = errors.New("message was poisoned inside the handler")
+	// errGivenBack: the handler gave the message back, and returned no error.
+	errGivenBack = errors.New("the handler gave the message back")
 )
 
 // permanentError marks an error that another try can't mend.

@@ -14,8 +14,9 @@ type Hooks struct {
 	// OnFailed: the handler failed, or panicked, and nothing is recorded. Err says
 	// why.
 	OnFailed func(Event)
-	// OnDelayed: the message can't be handled now; Err matches dedupe.ErrRetryLater,
-	// and what it wraps says why. It comes again after Event.After.
+	// OnDelayed: the message can't be handled now, or its handler gave it back without
+	// an error; Err matches dedupe.ErrRetryLater, and what it wraps says why. It comes
+	// again after Event.After, where that is known.
 	OnDelayed func(Event)
 	// OnConflict: another event was handled under this key.
 	OnConflict func(Event)

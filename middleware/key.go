@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -9,11 +10,24 @@ import (
 )
 
 // keyOf finds the key of a consumed message: the one that it brings, else what the
-// source finds.
+// source finds, else the child key that a handler's message has got: our publisher has
+// made it the message's own, another one passes it on as it is.
 func (o *Once) keyOf(topic string, msg *message.Message) (key string, err error) {
 	if own, set := msg.Metadata[eventkey.MetadataKey]; set && own != "" {
 		return own, keyFault(eventkey.CheckKey(own), topic, msg)
 	}
+	key, err = o.sourceKey(topic, msg)
+	if child := msg.Metadata.Get(eventkey.MetadataChildKey); child != "" && errors.Is(err, eventkey.ErrNoKey) {
+		key, err = child, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	return key, keyFault(eventkey.CheckKey(key), topic, msg)
+}
+
+// sourceKey asks Config.Key.
+func (o *Once) sourceKey(topic string, msg *message.Message) (key string, err error) {
 	if o.cfg.Key == nil {
 		return "", &eventkey.NoKeyError{Field: eventkey.MetadataKey, Topic: topic, UUID: msg.UUID,
 			Reason: "is not set on the message, and Config.Key is nil"}
@@ -23,10 +37,7 @@ func (o *Once) keyOf(topic string, msg *message.Message) (key string, err error)
 			key, err = "", keyFault(fmt.Errorf("the key source panicked: %v", p), topic, msg)
 		}
 	}()
-	if key, err = o.cfg.Key.Key(topic, msg); err != nil {
-		return "", err
-	}
-	return key, keyFault(eventkey.CheckKey(key), topic, msg)
+	return o.cfg.Key.Key(topic, msg)
 }
 
 func keyFault(err error, topic string, msg *message.Message) error {

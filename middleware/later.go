@@ -1,6 +1,8 @@
 package middleware
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -43,6 +45,17 @@ func (r *run) interrupted(cause error) ([]*message.Message, error) {
 	return r.giveBack(err)
 }
 
+// givenBack is for a message that its handler gave back without saying that it failed:
+// it nacked, or asked our subscriber for a delay or for the dead letters.
+func (r *run) givenBack(ev Event, cause error) ([]*message.Message, error) {
+	if cause == nil {
+		cause = errGivenBack
+	}
+	ev.Err = fmt.Errorf("%w: %w", dedupe.ErrRetryLater, cause)
+	r.once.tell(onDelayed, ev)
+	return r.giveBack(ev.Err)
+}
+
 // giveBack nacks. Where nobody looks at that, or it is too late for it (InstantAck),
 // the error has to tell.
 func (r *run) giveBack(err error) ([]*message.Message, error) {
@@ -67,11 +80,17 @@ func (r *run) reject(reason string, err error) ([]*message.Message, error) {
 	return nil, nil
 }
 
+// pause waits, until the end of the subscription at most. That a Timeout around us has
+// run out does not end it.
 func (r *run) pause(d time.Duration) {
+	done := r.own.Done()
+	if errors.Is(r.own.Err(), context.DeadlineExceeded) {
+		done = nil
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-r.own.Done():
+	case <-done:
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/delivery"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
@@ -39,7 +40,7 @@ func (r *run) prepare(ctx context.Context, produced []*message.Message, handled 
 		if !inherit(m, handled) {
 			m.UUID = eventkey.StableUUID(child)
 		}
-		m.SetContext(detached{Context: r.own, produced: p.Context(), run: ctx})
+		m.SetContext(detached{Context: r.returned(), produced: p.Context(), run: ctx})
 		out = append(out, m)
 		recorded = append(recorded, wire.EncodeOutput(m))
 	}
@@ -70,12 +71,21 @@ func inherit(m *message.Message, handled eventkey.Handled) (goesOn bool) {
 	return false
 }
 
-// detached is the context of a returned message. It lives as long as the handled
-// message's own; the one that the handler built it on has ended with the claim. It has
-// the values that the handler gave it, except those that belong to the run: what is
-// being handled, a transaction that is over.
+// returned is the context of returned messages. It does not end: a Timeout around us
+// ends its own before the Router publishes, and what is recorded is to be published.
+// It has the values of the handled message, except what belongs to that one alone: where
+// values travel with messages, as in a GoChannel, the next handler would take the
+// delivery for its own.
+func (r *run) returned() context.Context {
+	ctx := context.WithValue(context.WithoutCancel(r.own), scopeKey{}, (*scope)(nil))
+	return delivery.With(ctx, nil)
+}
+
+// detached is the context of a message that a handler has returned. It has the values
+// that the handler gave it, except those that belong to the run: what is being handled,
+// a transaction that is over.
 type detached struct {
-	context.Context                 //nolint:containedctx // it is a context: the handled message's own
+	context.Context                 //nolint:containedctx // it is a context
 	produced, run   context.Context //nolint:containedctx // where values are looked up
 }
 

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -95,9 +96,6 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 		}
 		return r.later(after, fmt.Errorf("%s is being handled by another", r.key))
 	case dedupe.Claimed:
-		if claim.Info().TookOver {
-			r.once.tell(onTakeOver, r.event())
-		}
 		return r.execute(claim, fn)
 	}
 	return nil, fmt.Errorf("middleware: %s: the store's claim is %v", r.key, claim.State())
@@ -129,8 +127,8 @@ func (r *run) noClaim(err error) ([]*message.Message, error) {
 		return nil, fmt.Errorf("middleware: %w", err)
 	case errors.Is(r.own.Err(), context.Canceled):
 		return r.interrupted(err)
-	case r.own.Err() != nil: // a Timeout around us, say
-		return nil, fmt.Errorf("middleware: %w", err)
+	case r.own.Err() != nil: // a Timeout around us: the handler has not failed, it did not run
+		return r.later(r.once.cfg.Delay, err)
 	}
 	return r.storeAway(err)
 }
@@ -157,7 +155,12 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 		Attempt: eventkey.AttemptOf(r.msg), Origin: eventkey.OriginOf(r.msg),
 	}
 	ctx := eventkey.WithHandled(claim.Context(), handled)
+	asked := askedOf(r.delivery)
+	if asked != nil {
+		ctx = delivery.With(ctx, asked)
+	}
 	marks := markPoison(r.msg)
+	payload := bytes.Clone(r.msg.Payload)
 	began := time.Now()
 	ev := r.event()
 
@@ -168,17 +171,24 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 		r.msg.SetContext(r.own)
 		if !finished {
 			marks.restore(r.msg)
+			r.msg.Payload = payload
 			r.rollback(claim)
 			ev.Took, ev.Err = time.Since(began), errors.New("the handler panicked")
 			r.once.tell(onFailed, ev)
 		}
 	}()
+	if claim.Info().TookOver {
+		r.once.tell(onTakeOver, ev)
+	}
 	r.msg.SetContext(ctx)
 	produced, err := fn(ctx)
 	finished = true
 	r.msg.SetContext(r.own)
 	poisoned := marks.restore(r.msg)
 	ev.Took = time.Since(began)
+	if err != nil {
+		r.msg.Payload = payload // Retry's next try has the event, not what became of it
+	}
 
 	switch lost := context.Cause(claim.Context()); {
 	case errors.Is(lost, dedupe.ErrLeaseLost):
@@ -186,7 +196,15 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 		return r.leaseLost(ev, lost)
 	case err != nil:
 		r.rollback(claim)
+		if asked.delay() && errors.Is(err, dedupe.ErrRetryLater) {
+			return r.givenBack(ev, err)
+		}
 		return r.failed(ev, err)
+	case isNacked(r.msg) || asked.delay() || asked.reject():
+		// No error, but no success: what is given back is to come again, or has gone to
+		// the dead letters.
+		r.rollback(claim)
+		return r.givenBack(ev, nil)
 	case poisoned:
 		// The queue has the message now, so it is to be acknowledged; but it is no
 		// success, and what comes back from the queue must run.
@@ -267,7 +285,7 @@ func (r *run) replay(claim dedupe.Claim) ([]*message.Message, error) {
 		if err != nil {
 			return nil, fmt.Errorf("middleware: %s: %w: message %d: %w", r.key, dedupe.ErrCorrupt, i, err)
 		}
-		msg.SetContext(r.own)
+		msg.SetContext(r.returned())
 		out[i] = msg
 	}
 	ev := r.event()

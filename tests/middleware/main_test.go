@@ -8,12 +8,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/onceward/watermill-idempotent/tests/testserver"
+	"github.com/onceward/watermill-idempotent/tests/testdb"
 )
 
 func TestMain(m *testing.M) {
 	redis.SetLogger(quiet{}) // of servers that are away on purpose
-	testserver.Main(m)
+	testdb.Main(m)
 }
 
 type quiet struct{}

@@ -177,6 +177,22 @@ func TestWrongOrders(t *testing.T) {
 		wantNothing(t, store, "pay:1")
 	})
 
+	t.Run("inside Timeout", func(t *testing.T) {
+		// It leaves a context on the message that has ended: Retry's second try takes that
+		// for a shutdown, and a PoisonQueue's publisher that heeds contexts refuses it.
+		for reset, want := range map[bool]int{false: 1, true: 3} {
+			store, poison, runs := newStore(t), &published{}, 0
+			r := newRig(t, newOnce(t, store).Handler(failing(&runs)), queueInside(t, poison),
+				wmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, ResetContextOnRetry: reset}.Middleware,
+				wmiddleware.Timeout(time.Minute))
+			r.wantNacked(newMessage("pay:1", "{}"))
+			if runs != want || len(poison.messages()) != 0 {
+				t.Errorf("reset %v: %d runs, %d poisoned", reset, runs, len(poison.messages()))
+			}
+			wantNothing(t, store, "pay:1")
+		}
+	})
+
 	t.Run("inside Deduplicator", func(t *testing.T) {
 		// Watermill's records the key before the handler: the redelivery is acked unseen.
 		store, runs := newStore(t), 0

@@ -117,10 +117,18 @@ func (s *service) close() {
 	})
 }
 
+func inGroup(name string) func(*subscriber.Config) {
+	return func(c *subscriber.Config) { c.Group = name }
+}
+
+func redeliverSoon(c *subscriber.Config) { c.RedeliverMax = 50 * time.Millisecond }
+
+const settleTime = 20 * time.Second
+
 // settled waits until the group has handled everything.
 func settled(t testing.TB, client redis.UniversalClient, topic string) {
 	t.Helper()
-	testserver.Eventually(t, 20*time.Second, func() error { return isSettled(client, topic) })
+	testserver.Eventually(t, settleTime, func() error { return isSettled(client, topic) })
 }
 
 func isSettled(client redis.UniversalClient, topic string) error {

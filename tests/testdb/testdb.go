@@ -2,11 +2,10 @@
 // unprivileged user, in folders of their own, ended with the test process.
 //
 //	db := testdb.Postgres(t)
-//	pool := db.Open(t, "pgx")
+//	pool := db.Open(t)
 //
 // There is one server of each kind in a test process, and each test gets a database of
-// its own. TestMain must call Main. `make servers` brings the programs. The drivers are
-// imported by whoever opens a database.
+// its own. TestMain must call Main. `make servers` brings the programs.
 package testdb
 
 import (
@@ -23,6 +22,8 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/go-sql-driver/mysql" // the drivers
+	_ "github.com/jackc/pgx/v5/stdlib"
 	"go.uber.org/goleak"
 
 	"github.com/onceward/watermill-idempotent/tests/internal/port"
@@ -76,9 +77,11 @@ var shared = struct {
 	servers map[string]*server
 }{servers: make(map[string]*server)}
 
-// Main runs the tests of a package, ends the servers and looks for leaked goroutines.
+// Main runs the tests of a package, ends the servers, those of testserver as well, and
+// looks for leaked goroutines.
 func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
+	testserver.EndShared()
 	shared.Lock()
 	for _, s := range shared.servers {
 		s.end()

@@ -67,7 +67,7 @@ func Topic(t testing.TB) string {
 //	func TestMain(m *testing.M) { testserver.Main(m) }
 func Main(m *testing.M, ignore ...goleak.Option) {
 	code := m.Run()
-	endShared()
+	EndShared()
 	if code == 0 {
 		if err := goleak.Find(ignore...); err != nil {
 			fmt.Fprintf(os.Stderr, "goleak: %v\n", err)
@@ -77,7 +77,8 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 	os.Exit(code)
 }
 
-func endShared() {
+// EndShared ends the servers that tests have shared.
+func EndShared() {
 	shared.Lock()
 	defer shared.Unlock()
 	for kind, n := range shared.nodes {

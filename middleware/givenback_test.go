@@ -1,0 +1,283 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/middleware"
+)
+
+// A handler that gives its message back without an error has not succeeded: it comes
+// again, and the handler runs again.
+func TestHandlerGivesItsMessageBack(t *testing.T) {
+	for name, giveBack := range map[string]func(*message.Message) error{
+		"nacks":  func(msg *message.Message) error { msg.Nack(); return nil },
+		"delays": func(msg *message.Message) error { delivery.From(msg.Context()).Delay(time.Minute); return nil },
+		"delays, and says retry later": func(msg *message.Message) error {
+			delivery.From(msg.Context()).Delay(time.Minute)
+			return dedupe.ErrRetryLater
+		},
+		"rejects": func(msg *message.Message) error { delivery.From(msg.Context()).Reject("not ours", nil); return nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, seen, runs, d := newStore(t), &log{}, 0, &fakeDelivery{}
+			r := newRig(t, newOnce(t, store, seen.into).Handler(func(msg *message.Message) ([]*message.Message, error) {
+				if runs++; runs > 1 {
+					return nil, nil
+				}
+				return []*message.Message{newMessage("", "receipt")}, giveBack(msg)
+			}))
+			r.wantNacked(d.on(newMessage("pay:1", "{}")))
+			r.wantPublished(0)
+			wantNothing(t, store, "pay:1")
+			if r.err != nil || seen.count("delayed") != 1 || seen.count("handled") != 0 {
+				t.Errorf("error %v, told %v", r.err, seen.events)
+			}
+			switch name {
+			case "nacks":
+			case "rejects":
+				if !slices.Equal(d.rejected, []string{"not ours"}) {
+					t.Errorf("rejected %v", d.rejected)
+				}
+			default:
+				if !slices.Equal(d.delays, []time.Duration{time.Minute}) {
+					t.Errorf("delays %v, want the handler's alone", d.delays)
+				}
+			}
+			r.wantAcked(newMessage("pay:1", "{}"))
+			if runs != 2 {
+				t.Errorf("%d runs", runs)
+			}
+		})
+	}
+}
+
+// What one gives back, the other one around it does not record.
+func TestTwoAroundEachOther(t *testing.T) {
+	store, runs := newStore(t), 0
+	away := &awayStore{Store: newStore(t), away: true}
+	outer := newOnce(t, store, func(c *middleware.Config) { c.Namespace = "outer" })
+	inner := newOnce(t, away)
+	r := newRig(t, inner.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), outer.Middleware)
+	r.wantNacked(newMessage("pay:1", "{}"))
+	away.set(false, false)
+	r.wantAcked(newMessage("pay:1", "{}"))
+	if runs != 1 {
+		t.Errorf("%d runs", runs)
+	}
+}
+
+// timeout and recoverer do what Watermill's middlewares of these names do.
+func timeout(after time.Duration) message.HandlerMiddleware {
+	return func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			ctx, cancel := context.WithTimeout(msg.Context(), after)
+			defer cancel()
+			msg.SetContext(ctx)
+			return h(msg)
+		}
+	}
+}
+
+func recoverer(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) (out []*message.Message, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("panic: %v", p)
+			}
+		}()
+		return h(msg)
+	}
+}
+
+// A Timeout around ours ends its context before the Router publishes, both the first time
+// and when recorded messages are published again.
+func TestTimeoutDoesNotReachReturnedMessages(t *testing.T) {
+	store := newStore(t)
+	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{newMessage("", "receipt")}, nil
+	}), timeout(time.Minute))
+	r.out.fail = 1
+	r.wantNacked(newMessage("pay:1", "{}"))
+	r.wantAcked(newMessage("pay:1", "{}"))
+	r.wantAcked(newMessage("pay:2", "{}"))
+	r.wantPublished(2)
+}
+
+// A store that hangs for longer than a Timeout around us is no failure of the handler.
+func TestTimeoutBeforeTheClaim(t *testing.T) {
+	store, poison := &awayStore{Store: newStore(t), hang: true}, &published{}
+	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }),
+		poisonQueue(poison), timeout(10*time.Millisecond))
+	began := time.Now()
+	r.wantNacked(newMessage("pay:1", "{}"))
+	if r.err != nil || len(poison.messages()) != 0 {
+		t.Errorf("error %v, %d poisoned", r.err, len(poison.messages()))
+	}
+	if took := time.Since(began); took < 20*time.Millisecond { // and three quarters of Delay, 20 ms
+		t.Errorf("given back after %v: a hot loop", took)
+	}
+}
+
+// What belongs to the handled message alone does not travel with the returned ones.
+func TestReturnedMessagesHaveNoDelivery(t *testing.T) {
+	d := &fakeDelivery{}
+	once := newOnce(t, newStore(t))
+	r := newRig(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
+		m := newMessage("", "receipt")
+		m.SetContext(msg.Context())
+		return []*message.Message{m}, nil
+	}))
+	r.wantAcked(d.on(newMessage("pay:1", "{}")))
+	out := r.wantPublished(1)[0]
+	if delivery.From(out.Context()) != nil {
+		t.Error("the delivery is on a returned message")
+	}
+	if _, ok := eventkey.HandledFrom(out.Context()); ok {
+		t.Error("what is being handled is on a returned message")
+	}
+}
+
+// Retry's second try gets the event, not what the first has made of it.
+func TestPayloadIsRestoredAfterAFailure(t *testing.T) {
+	store, runs := newStore(t), 0
+	r := newRig(t, newOnce(t, store).Handler(func(msg *message.Message) ([]*message.Message, error) {
+		if string(msg.Payload) != "raw" {
+			t.Errorf("payload %q", msg.Payload)
+		}
+		copy(msg.Payload, "RAW")
+		switch runs++; runs {
+		case 1:
+			return nil, errors.New("once")
+		case 2:
+			panic("twice")
+		}
+		return []*message.Message{newMessage("", "receipt")}, nil
+	}), retry, recoverer)
+	r.out.fail = 1
+	r.wantNacked(newMessage("pay:1", "raw"))
+	r.wantAcked(newMessage("pay:1", "raw")) // else a conflict with what was made of it
+	r.wantPublished(1)
+}
+
+// Another publisher leaves the child key in its own field.
+func TestChildKeyFromAnotherPublisher(t *testing.T) {
+	r := newRig(t, newOnce(t, newStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
+		return []*message.Message{msg.Copy()}, nil
+	}))
+	r.wantAcked(newMessage("pay:1", "{}"))
+	passedOn := r.wantPublished(1)[0].Copy()
+	key := ""
+	second := newRig(t, newOnce(t, newStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
+		h, _ := eventkey.HandledFrom(msg.Context())
+		key = h.Key
+		return nil, nil
+	}))
+	second.wantAcked(passedOn)
+	if want := passedOn.Metadata.Get(eventkey.MetadataChildKey); key != want || key == "" {
+		t.Errorf("key %q, want %q", key, want)
+	}
+}
+
+// A hook that panics leaves no claim behind.
+func TestOnTakeOverPanics(t *testing.T) {
+	store := newStore(t)
+	dead := store.Open()
+	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: "pay:1"},
+		dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	_ = dead.Close()
+	panics := true
+	once := newOnce(t, store, func(c *middleware.Config) {
+		c.Wait = 5 * time.Second
+		c.Hooks = append(c.Hooks, middleware.Hooks{OnTakeOver: func(middleware.Event) {
+			if panics {
+				panics = false
+				panic("metrics")
+			}
+		}})
+	})
+	runs := 0
+	r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), recoverer)
+	r.wantNacked(newMessage("pay:1", "{}"))
+	wantNothing(t, store, "pay:1")
+	r.wantAcked(newMessage("pay:1", "{}"))
+	if runs != 1 || panics {
+		t.Errorf("%d runs, panicked %v", runs, !panics)
+	}
+}
+
+// contextStore notes whether the contexts of its last steps had ended.
+type contextStore struct {
+	dedupe.Store
+	late  chan struct{} // closed when a late claim may come
+	ended []error
+}
+
+func (s *contextStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+	c, err := s.Store.Claim(ctx, k, o)
+	if s.late != nil {
+		<-s.late
+	}
+	return contextClaim{c, s}, err
+}
+
+type contextClaim struct {
+	dedupe.Claim
+	store *contextStore
+}
+
+func (c contextClaim) Commit(ctx context.Context, outputs [][]byte) error {
+	c.store.ended = append(c.store.ended, ctx.Err())
+	return c.Claim.Commit(ctx, outputs)
+}
+
+func (c contextClaim) Rollback(ctx context.Context) error {
+	c.store.ended = append(c.store.ended, ctx.Err())
+	return c.Claim.Rollback(ctx)
+}
+
+// A handler that ends after its message's context has ended is recorded, or given up, all
+// the same.
+func TestStepsAfterTheContextHasEnded(t *testing.T) {
+	for name, result := range map[string]error{"success": nil, "failure": errors.New("no funds")} {
+		t.Run(name, func(t *testing.T) {
+			memory := newStore(t)
+			store := &contextStore{Store: memory}
+			once := newOnce(t, store)
+			msg := newMessage("pay:1", "{}")
+			ctx, cancel := context.WithCancel(t.Context())
+			_, _ = once.Run(ctx, msg, handlerName, func(context.Context) ([]*message.Message, error) {
+				cancel()
+				return nil, result
+			})
+			if !slices.Equal(store.ended, []error{nil}) {
+				t.Errorf("contexts of the steps: %v, want one that has not ended", store.ended)
+			}
+		})
+	}
+}
+
+// A claim that comes when nobody waits for it any more is given up.
+func TestClaimThatComesTooLate(t *testing.T) {
+	memory := newStore(t)
+	store := &contextStore{Store: memory, late: make(chan struct{})}
+	time.AfterFunc(60*time.Millisecond, func() { close(store.late) })
+	r := newRig(t, newOnce(t, store, func(c *middleware.Config) { c.StoreTimeout = 20 * time.Millisecond }).Handler(
+		func(*message.Message) ([]*message.Message, error) { t.Error("it ran"); return nil, nil }))
+	r.wantNacked(newMessage("pay:1", "{}"))
+	wantNothing(t, memory, "pay:1")
+	if !slices.Equal(store.ended, []error{nil}) {
+		t.Errorf("contexts of the steps: %v, want that of one rollback", store.ended)
+	}
+}
