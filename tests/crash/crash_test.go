@@ -28,7 +28,7 @@ import (
 // is pending, and the event is recorded.
 type outcome struct{ runs, effects int }
 
-// points are the list of docs/handling.md.
+// points are the list of docs/guarantees.md.
 var points = []struct {
 	name              string
 	leased, inOneStep outcome // with a leased store, with a transactional one
