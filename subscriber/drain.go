@@ -71,7 +71,7 @@ func (s *subscription) handBack(ctx context.Context) {
 		to   string
 		list []handback
 	}{{s.consumer, stay}, {handbackConsumer, back}}
-	tries, most := 0, 2
+	tries, most, restored := 0, 2, make(map[string]bool)
 	if s.outage.health() != nil {
 		most = 1 // the settler has just tried
 	}
@@ -82,7 +82,8 @@ func (s *subscription) handBack(ctx context.Context) {
 			if job.to == handbackConsumer && len(batch) == len(job.list) {
 				leave = "leave"
 			}
-			if err := s.release(ctx, job.to, leave, batch); err != nil {
+			lost, err := s.release(ctx, job.to, leave, batch)
+			if err != nil {
 				if isNoGroup(err) {
 					return
 				}
@@ -94,22 +95,52 @@ func (s *subscription) handBack(ctx context.Context) {
 				continue
 			}
 			job.list = job.list[len(batch):]
+			if again := s.restoreLost(ctx, batch, lost, restored); len(again) > 0 {
+				job.list, first = append(again, job.list...), true
+			}
 		}
 	}
 }
 
-// release gives entries to a consumer.
-func (s *subscription) release(ctx context.Context, to, leave string, batch []handback) error {
+// restoreLost makes entries pending again, once, that could not be given away since their
+// group was made again after the last heartbeat. It returns those that are worth another
+// try.
+func (s *subscription) restoreLost(ctx context.Context, batch []handback, lost, tried map[string]bool) (again []handback) {
+	var entries []*entry
+	for _, h := range batch {
+		if lost[h.name] && !tried[h.name] {
+			tried[h.name] = true
+			again = append(again, h)
+			entries = append(entries, h.entry)
+		}
+	}
+	if err := s.restore(ctx, entries); err != nil {
+		return nil
+	}
+	return again
+}
+
+// release gives entries to a consumer. It returns those that were not pending.
+func (s *subscription) release(ctx context.Context, to, leave string, batch []handback) (lost map[string]bool, err error) {
 	args := []any{s.cfg.Group, s.consumer, to, leave}
 	for _, h := range batch {
 		args = append(args, h.name, h.idle.Milliseconds(), h.count)
 	}
-	_, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...)
-	return err
+	reply, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...)
+	if err != nil {
+		return nil, err
+	}
+	parts, err := list(reply, 3)
+	if err != nil {
+		return nil, err
+	}
+	names, err := texts(parts[0])
+	return set(names), err
 }
 
 // handback is an entry that is given away.
 type handback struct {
+	entry *entry
 	name  string
 	idle  time.Duration
 	count int
@@ -118,7 +149,7 @@ type handback struct {
 // handback is how an entry is handed back: any consumer may take it at once, or when it
 // is due.
 func (b *book) handback(e *entry) handback {
-	h := handback{name: e.name, idle: handbackIdle, count: e.wanted()}
+	h := handback{entry: e, name: e.name, idle: handbackIdle, count: e.wanted()}
 	if now := b.now(); e.state == stateWaiting && e.due > now {
 		h.idle = max(b.cfg.MinIdle-time.Duration(e.due-now), 0)
 	}
@@ -135,7 +166,7 @@ func (b *book) remains() (back, stay []handback) {
 		case e.gone || e.deleted:
 		case e.state == stateOut:
 			// Nobody may start on it at once: the handler did not listen to its context.
-			stay = append(stay, handback{name: e.name, count: e.count})
+			stay = append(stay, handback{entry: e, name: e.name, count: e.count})
 		default:
 			back = append(back, b.handback(e))
 		}

@@ -100,7 +100,7 @@ func (s *subscription) giveBack(ctx context.Context) error {
 	for len(list) > 0 {
 		batch := list[:min(len(list), maxBatch)]
 		list = list[len(batch):]
-		if err := s.release(ctx, handbackConsumer, "stay", batch); err != nil {
+		if _, err := s.release(ctx, handbackConsumer, "stay", batch); err != nil {
 			return err
 		}
 	}

@@ -274,3 +274,30 @@ func TestGroupSetBackUnseen(t *testing.T) {
 		wantNone(t, messages, 200*time.Millisecond)
 	})
 }
+
+// The consumer ends after its group was made again, and before it has seen that.
+func TestGroupMadeAgainUnseenBeforeTheEnd(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic := s.Client(), testserver.Topic(t)
+		slow := func(c *subscriber.Config) { c.MinIdle = 5 * time.Minute }
+		messages, end := subscribe(t, newSubscriber(t, client, slow), topic)
+		publish(t, client, topic, "in hand", "read ahead", "read ahead, too")
+		inHand := receive(t, messages)
+		wantPending(t, client, topic, "billing", 3)
+		remake(t, client, topic, "$")
+		end()
+		inHand.Nack()
+		for msg := range messages { // handed out before the end was seen
+			msg.Nack()
+		}
+		next, _ := subscribe(t, newSubscriber(t, client, slow, func(c *subscriber.Config) { c.MaxInFlight = 3 }), topic)
+		for range 3 {
+			receive(t, next).Ack()
+		}
+		wantPending(t, client, topic, "billing", 0)
+		consumers, err := client.XInfoConsumers(t.Context(), topic, "billing").Result()
+		if err != nil || len(consumers) != 2 { // handback and the new one
+			t.Errorf("consumers %+v, %v", consumers, err)
+		}
+	})
+}
