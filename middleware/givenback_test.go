@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
@@ -29,18 +30,18 @@ func TestHandlerGivesItsMessageBack(t *testing.T) {
 		"rejects": func(msg *message.Message) error { delivery.From(msg.Context()).Reject("not ours", nil); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			store, seen, runs, d := newStore(t), &log{}, 0, &fakeDelivery{}
-			r := newRig(t, newOnce(t, store, seen.into).Handler(func(msg *message.Message) ([]*message.Message, error) {
+			store, seen, runs, d := rig.NewStore(t), &rig.Log{}, 0, &fakeDelivery{}
+			r := rig.New(t, rig.NewOnce(t, store, seen.Into).Handler(func(msg *message.Message) ([]*message.Message, error) {
 				if runs++; runs > 1 {
 					return nil, nil
 				}
-				return []*message.Message{newMessage("", "receipt")}, giveBack(msg)
+				return []*message.Message{rig.NewMessage("", "receipt")}, giveBack(msg)
 			}))
-			r.wantNacked(d.on(newMessage("pay:1", "{}")))
-			r.wantPublished(0)
-			wantNothing(t, store, "pay:1")
-			if r.err != nil || seen.count("delayed") != 1 || seen.count("handled") != 0 {
-				t.Errorf("error %v, told %v", r.err, seen.events)
+			r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
+			r.WantPublished(0)
+			rig.WantNothing(t, store, "pay:1")
+			if r.Err != nil || seen.Count("delayed") != 1 || seen.Count("handled") != 0 {
+				t.Errorf("error %v, told %v", r.Err, seen.Events)
 			}
 			switch name {
 			case "nacks":
@@ -53,7 +54,7 @@ func TestHandlerGivesItsMessageBack(t *testing.T) {
 					t.Errorf("delays %v, want the handler's alone", d.delays)
 				}
 			}
-			r.wantAcked(newMessage("pay:1", "{}"))
+			r.WantAcked(rig.NewMessage("pay:1", "{}"))
 			if runs != 2 {
 				t.Errorf("%d runs", runs)
 			}
@@ -63,14 +64,14 @@ func TestHandlerGivesItsMessageBack(t *testing.T) {
 
 // What one gives back, the other one around it does not record.
 func TestTwoAroundEachOther(t *testing.T) {
-	store, runs := newStore(t), 0
-	away := &awayStore{Store: newStore(t), away: true}
-	outer := newOnce(t, store, func(c *middleware.Config) { c.Namespace = "outer" })
-	inner := newOnce(t, away)
-	r := newRig(t, inner.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), outer.Middleware)
-	r.wantNacked(newMessage("pay:1", "{}"))
+	store, runs := rig.NewStore(t), 0
+	away := &awayStore{Store: rig.NewStore(t), away: true}
+	outer := rig.NewOnce(t, store, func(c *middleware.Config) { c.Namespace = "outer" })
+	inner := rig.NewOnce(t, away)
+	r := rig.New(t, inner.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), outer.Middleware)
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
 	away.set(false, false)
-	r.wantAcked(newMessage("pay:1", "{}"))
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
 	if runs != 1 {
 		t.Errorf("%d runs", runs)
 	}
@@ -102,26 +103,26 @@ func recoverer(h message.HandlerFunc) message.HandlerFunc {
 // A Timeout around ours ends its context before the Router publishes, both the first time
 // and when recorded messages are published again.
 func TestTimeoutDoesNotReachReturnedMessages(t *testing.T) {
-	store := newStore(t)
-	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{newMessage("", "receipt")}, nil
+	store := rig.NewStore(t)
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{rig.NewMessage("", "receipt")}, nil
 	}), timeout(time.Minute))
-	r.out.fail = 1
-	r.wantNacked(newMessage("pay:1", "{}"))
-	r.wantAcked(newMessage("pay:1", "{}"))
-	r.wantAcked(newMessage("pay:2", "{}"))
-	r.wantPublished(2)
+	r.Out.Fail = 1
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
+	r.WantAcked(rig.NewMessage("pay:2", "{}"))
+	r.WantPublished(2)
 }
 
 // A store that hangs for longer than a Timeout around us is no failure of the handler.
 func TestTimeoutBeforeTheClaim(t *testing.T) {
-	store, poison := &awayStore{Store: newStore(t), hang: true}, &published{}
-	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }),
+	store, poison := &awayStore{Store: rig.NewStore(t), hang: true}, &rig.Published{}
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }),
 		poisonQueue(poison), timeout(10*time.Millisecond))
 	began := time.Now()
-	r.wantNacked(newMessage("pay:1", "{}"))
-	if r.err != nil || len(poison.messages()) != 0 {
-		t.Errorf("error %v, %d poisoned", r.err, len(poison.messages()))
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	if r.Err != nil || len(poison.Messages()) != 0 {
+		t.Errorf("error %v, %d poisoned", r.Err, len(poison.Messages()))
 	}
 	if took := time.Since(began); took < 20*time.Millisecond { // and three quarters of Delay, 20 ms
 		t.Errorf("given back after %v: a hot loop", took)
@@ -131,14 +132,14 @@ func TestTimeoutBeforeTheClaim(t *testing.T) {
 // What belongs to the handled message alone does not travel with the returned ones.
 func TestReturnedMessagesHaveNoDelivery(t *testing.T) {
 	d := &fakeDelivery{}
-	once := newOnce(t, newStore(t))
-	r := newRig(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
-		m := newMessage("", "receipt")
+	once := rig.NewOnce(t, rig.NewStore(t))
+	r := rig.New(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
+		m := rig.NewMessage("", "receipt")
 		m.SetContext(msg.Context())
 		return []*message.Message{m}, nil
 	}))
-	r.wantAcked(d.on(newMessage("pay:1", "{}")))
-	out := r.wantPublished(1)[0]
+	r.WantAcked(d.on(rig.NewMessage("pay:1", "{}")))
+	out := r.WantPublished(1)[0]
 	if delivery.From(out.Context()) != nil {
 		t.Error("the delivery is on a returned message")
 	}
@@ -149,8 +150,8 @@ func TestReturnedMessagesHaveNoDelivery(t *testing.T) {
 
 // Retry's second try gets the event, not what the first has made of it.
 func TestPayloadIsRestoredAfterAFailure(t *testing.T) {
-	store, runs := newStore(t), 0
-	r := newRig(t, newOnce(t, store).Handler(func(msg *message.Message) ([]*message.Message, error) {
+	store, runs := rig.NewStore(t), 0
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(msg *message.Message) ([]*message.Message, error) {
 		if string(msg.Payload) != "raw" {
 			t.Errorf("payload %q", msg.Payload)
 		}
@@ -161,28 +162,28 @@ func TestPayloadIsRestoredAfterAFailure(t *testing.T) {
 		case 2:
 			panic("twice")
 		}
-		return []*message.Message{newMessage("", "receipt")}, nil
+		return []*message.Message{rig.NewMessage("", "receipt")}, nil
 	}), retry, recoverer)
-	r.out.fail = 1
-	r.wantNacked(newMessage("pay:1", "raw"))
-	r.wantAcked(newMessage("pay:1", "raw")) // else a conflict with what was made of it
-	r.wantPublished(1)
+	r.Out.Fail = 1
+	r.WantNacked(rig.NewMessage("pay:1", "raw"))
+	r.WantAcked(rig.NewMessage("pay:1", "raw")) // else a conflict with what was made of it
+	r.WantPublished(1)
 }
 
 // Another publisher leaves the child key in its own field.
 func TestChildKeyFromAnotherPublisher(t *testing.T) {
-	r := newRig(t, newOnce(t, newStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
+	r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
 		return []*message.Message{msg.Copy()}, nil
 	}))
-	r.wantAcked(newMessage("pay:1", "{}"))
-	passedOn := r.wantPublished(1)[0].Copy()
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
+	passedOn := r.WantPublished(1)[0].Copy()
 	key := ""
-	second := newRig(t, newOnce(t, newStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
+	second := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
 		h, _ := eventkey.HandledFrom(msg.Context())
 		key = h.Key
 		return nil, nil
 	}))
-	second.wantAcked(passedOn)
+	second.WantAcked(passedOn)
 	if want := passedOn.Metadata.Get(eventkey.MetadataChildKey); key != want || key == "" {
 		t.Errorf("key %q, want %q", key, want)
 	}
@@ -190,15 +191,15 @@ func TestChildKeyFromAnotherPublisher(t *testing.T) {
 
 // A hook that panics leaves no claim behind.
 func TestOnTakeOverPanics(t *testing.T) {
-	store := newStore(t)
+	store := rig.NewStore(t)
 	dead := store.Open()
-	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: "pay:1"},
+	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: rig.TopicName, Handler: rig.HandlerName, Event: "pay:1"},
 		dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	_ = dead.Close()
 	panics := true
-	once := newOnce(t, store, func(c *middleware.Config) {
+	once := rig.NewOnce(t, store, func(c *middleware.Config) {
 		c.Wait = 5 * time.Second
 		c.Hooks = append(c.Hooks, middleware.Hooks{OnTakeOver: func(middleware.Event) {
 			if panics {
@@ -208,10 +209,10 @@ func TestOnTakeOverPanics(t *testing.T) {
 		}})
 	})
 	runs := 0
-	r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), recoverer)
-	r.wantNacked(newMessage("pay:1", "{}"))
-	wantNothing(t, store, "pay:1")
-	r.wantAcked(newMessage("pay:1", "{}"))
+	r := rig.New(t, once.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), recoverer)
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	rig.WantNothing(t, store, "pay:1")
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
 	if runs != 1 || panics {
 		t.Errorf("%d runs, panicked %v", runs, !panics)
 	}
@@ -252,12 +253,12 @@ func (c contextClaim) Rollback(ctx context.Context) error {
 func TestStepsAfterTheContextHasEnded(t *testing.T) {
 	for name, result := range map[string]error{"success": nil, "failure": errors.New("no funds")} {
 		t.Run(name, func(t *testing.T) {
-			memory := newStore(t)
+			memory := rig.NewStore(t)
 			store := &contextStore{Store: memory}
-			once := newOnce(t, store)
-			msg := newMessage("pay:1", "{}")
+			once := rig.NewOnce(t, store)
+			msg := rig.NewMessage("pay:1", "{}")
 			ctx, cancel := context.WithCancel(t.Context())
-			_, _ = once.Run(ctx, msg, handlerName, func(context.Context) ([]*message.Message, error) {
+			_, _ = once.Run(ctx, msg, rig.HandlerName, func(context.Context) ([]*message.Message, error) {
 				cancel()
 				return nil, result
 			})
@@ -270,13 +271,13 @@ func TestStepsAfterTheContextHasEnded(t *testing.T) {
 
 // A claim that comes when nobody waits for it any more is given up.
 func TestClaimThatComesTooLate(t *testing.T) {
-	memory := newStore(t)
+	memory := rig.NewStore(t)
 	store := &contextStore{Store: memory, late: make(chan struct{})}
 	time.AfterFunc(60*time.Millisecond, func() { close(store.late) })
-	r := newRig(t, newOnce(t, store, func(c *middleware.Config) { c.StoreTimeout = 20 * time.Millisecond }).Handler(
+	r := rig.New(t, rig.NewOnce(t, store, func(c *middleware.Config) { c.StoreTimeout = 20 * time.Millisecond }).Handler(
 		func(*message.Message) ([]*message.Message, error) { t.Error("it ran"); return nil, nil }))
-	r.wantNacked(newMessage("pay:1", "{}"))
-	wantNothing(t, memory, "pay:1")
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	rig.WantNothing(t, memory, "pay:1")
 	if !slices.Equal(store.ended, []error{nil}) {
 		t.Errorf("contexts of the steps: %v, want that of one rollback", store.ended)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
@@ -74,7 +75,7 @@ type fakeDelivery struct {
 	failed   []error
 }
 
-func (d *fakeDelivery) Info() delivery.Info { return delivery.Info{Stream: topicName} }
+func (d *fakeDelivery) Info() delivery.Info { return delivery.Info{Stream: rig.TopicName} }
 func (d *fakeDelivery) Delay(after time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -89,7 +90,7 @@ func (d *fakeDelivery) on(msg *message.Message) *message.Message {
 }
 
 // chain is what a careful service has around its handlers.
-func chain(poison *published) []message.HandlerMiddleware {
+func chain(poison *rig.Published) []message.HandlerMiddleware {
 	return []message.HandlerMiddleware{poisonQueue(poison), retry}
 }
 
@@ -100,16 +101,16 @@ func TestStoreDown(t *testing.T) {
 		"hangs":   func(s *awayStore) { s.set(false, true) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			memory := newStore(t)
-			store, poison, seen, runs := &awayStore{Store: memory}, &published{}, &log{}, 0
-			once := newOnce(t, store, seen.into, func(c *middleware.Config) { c.StoreTimeout = 30 * time.Millisecond })
-			r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), chain(poison)...)
+			memory := rig.NewStore(t)
+			store, poison, seen, runs := &awayStore{Store: memory}, &rig.Published{}, &rig.Log{}, 0
+			once := rig.NewOnce(t, store, seen.Into, func(c *middleware.Config) { c.StoreTimeout = 30 * time.Millisecond })
+			r := rig.New(t, once.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), chain(poison)...)
 			setDown(store)
 			for n := range 5 {
 				d := &fakeDelivery{}
-				r.wantNacked(d.on(newMessage("pay:1", "{}")))
-				if r.err != nil {
-					t.Errorf("it travels as an error: %v", r.err)
+				r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
+				if r.Err != nil {
+					t.Errorf("it travels as an error: %v", r.Err)
 				}
 				if len(d.delays) != 1 || len(d.failed) != 0 || len(d.rejected) != 0 {
 					t.Errorf("delivery %+v, want one delay", d)
@@ -118,14 +119,14 @@ func TestStoreDown(t *testing.T) {
 					t.Errorf("%d looks at the store for %d deliveries", store.looks(), n+1)
 				}
 			}
-			if runs != 0 || len(poison.messages()) != 0 {
-				t.Errorf("%d runs, %d poisoned", runs, len(poison.messages()))
+			if runs != 0 || len(poison.Messages()) != 0 {
+				t.Errorf("%d runs, %d poisoned", runs, len(poison.Messages()))
 			}
-			if ev := seen.get("delayed"); !errors.Is(ev.Err, dedupe.ErrRetryLater) || ev.After <= 0 || seen.count("failed") != 0 {
-				t.Errorf("told %v, %+v", seen.events, ev)
+			if ev := seen.Get("delayed"); !errors.Is(ev.Err, dedupe.ErrRetryLater) || ev.After <= 0 || seen.Count("failed") != 0 {
+				t.Errorf("told %v, %+v", seen.Events, ev)
 			}
 			store.set(false, false)
-			r.wantAcked(newMessage("pay:1", "{}"))
+			r.WantAcked(rig.NewMessage("pay:1", "{}"))
 			if runs != 1 {
 				t.Errorf("%d runs", runs)
 			}
@@ -135,52 +136,52 @@ func TestStoreDown(t *testing.T) {
 
 // Nobody knows whether it is recorded: not an error, and the next delivery decides.
 func TestCommitWithoutAnAnswer(t *testing.T) {
-	memory := newStore(t)
-	store, poison, runs := &awayStore{Store: memory, commit: errors.New("i/o timeout")}, &published{}, 0
-	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
+	memory := rig.NewStore(t)
+	store, poison, runs := &awayStore{Store: memory, commit: errors.New("i/o timeout")}, &rig.Published{}, 0
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
 		runs++
-		return []*message.Message{newMessage("", "out")}, nil
+		return []*message.Message{rig.NewMessage("", "out")}, nil
 	}), chain(poison)...)
-	r.wantNacked(newMessage("pay:1", "{}"))
-	if r.err != nil || runs != 1 || len(poison.messages()) != 0 {
-		t.Errorf("error %v, %d runs, %d poisoned", r.err, runs, len(poison.messages()))
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	if r.Err != nil || runs != 1 || len(poison.Messages()) != 0 {
+		t.Errorf("error %v, %d runs, %d poisoned", r.Err, runs, len(poison.Messages()))
 	}
-	r.wantPublished(0)
+	r.WantPublished(0)
 	store.mu.Lock()
 	store.commit = nil
 	store.mu.Unlock()
-	r.wantAcked(newMessage("pay:1", "{}"))
-	r.wantPublished(1)
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
+	r.WantPublished(1)
 }
 
 // Watermill's subscribers redeliver at once what is nacked. A duplicate of an event whose
 // run takes a minute must not look at the store all the time.
 func TestDuplicateWhileInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		memory := newStore(t)
-		store, poison, seen, runs := &awayStore{Store: memory}, &published{}, &log{}, 0
-		once := newOnce(t, store, seen.into, func(c *middleware.Config) { c.Delay, c.Lease, c.Wait = 2*time.Second, 10*time.Second, 0 })
+		memory := rig.NewStore(t)
+		store, poison, seen, runs := &awayStore{Store: memory}, &rig.Published{}, &rig.Log{}, 0
+		once := rig.NewOnce(t, store, seen.Into, func(c *middleware.Config) { c.Delay, c.Lease, c.Wait = 2*time.Second, 10*time.Second, 0 })
 		fn := once.Handler(func(*message.Message) ([]*message.Message, error) {
 			runs++
 			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock; six leases
 			return nil, nil
 		})
-		slow, other := newRig(t, fn, chain(poison)...), newRig(t, fn, chain(poison)...)
-		first := newMessage("pay:1", "{}")
-		slow.sub.ch <- first
+		slow, other := rig.New(t, fn, chain(poison)...), rig.New(t, fn, chain(poison)...)
+		first := rig.NewMessage("pay:1", "{}")
+		slow.Hand(first)
 		synctest.Wait()
 		redeliveries := 0
-		for !other.deliver(newMessage("pay:1", "{}")) { // as gochannel or redisstream would
+		for !other.Deliver(rig.NewMessage("pay:1", "{}")) { // as gochannel or redisstream would
 			redeliveries++
-			if other.err != nil {
-				t.Fatalf("it travels as an error: %v", other.err)
+			if other.Err != nil {
+				t.Fatalf("it travels as an error: %v", other.Err)
 			}
 		}
-		if err := <-slow.done; err != nil {
-			t.Error(err)
+		if slow.Wait(); slow.Err != nil {
+			t.Error(slow.Err)
 		}
-		if runs != 1 || len(poison.messages()) != 0 || seen.count("failed") != 0 || seen.count("skipped") != 1 {
-			t.Errorf("%d runs, %d poisoned, told %v", runs, len(poison.messages()), seen.events)
+		if runs != 1 || len(poison.Messages()) != 0 || seen.Count("failed") != 0 || seen.Count("skipped") != 1 {
+			t.Errorf("%d runs, %d poisoned, told %v", runs, len(poison.Messages()), seen.Events)
 		}
 		if redeliveries < 5 || redeliveries > 45 {
 			t.Errorf("%d redeliveries in a minute, at a delay of 2 s", redeliveries)
@@ -194,17 +195,17 @@ func TestDuplicateWhileInProgress(t *testing.T) {
 // With our subscriber the message does not stay in the handler's place meanwhile.
 func TestDelayByOurSubscriber(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := newStore(t)
-		once := newOnce(t, store, func(c *middleware.Config) { c.Delay = 2 * time.Second })
-		held, err := store.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: "pay:1"},
+		store := rig.NewStore(t)
+		once := rig.NewOnce(t, store, func(c *middleware.Config) { c.Delay = 2 * time.Second })
+		held, err := store.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: rig.TopicName, Handler: rig.HandlerName, Event: "pay:1"},
 			dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+		r := rig.New(t, once.Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
 		began := time.Now()
 		d := &fakeDelivery{}
-		r.wantNacked(d.on(newMessage("pay:1", "{}")))
+		r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
 		if took := time.Since(began); took != 0 {
 			t.Errorf("the handler's place was taken for %v", took)
 		}
@@ -219,18 +220,18 @@ func TestDelayByOurSubscriber(t *testing.T) {
 
 // InstantAck: the message can't be given back, so the error is all that is left.
 func TestInProgressUnderInstantAck(t *testing.T) {
-	store := &awayStore{Store: newStore(t), away: true}
-	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }), instantAck)
-	r.wantAcked(newMessage("pay:1", "{}"))
-	if !errors.Is(r.err, dedupe.ErrRetryLater) {
-		t.Errorf("error %v, want ErrRetryLater", r.err)
+	store := &awayStore{Store: rig.NewStore(t), away: true}
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }), instantAck)
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
+	if !errors.Is(r.Err, dedupe.ErrRetryLater) {
+		t.Errorf("error %v, want ErrRetryLater", r.Err)
 	}
 }
 
 func TestRunSaysRetryLater(t *testing.T) {
-	store := &awayStore{Store: newStore(t), away: true}
-	once, d := newOnce(t, store), &fakeDelivery{}
-	msg := d.on(newMessage("pay:1", "{}"))
+	store := &awayStore{Store: rig.NewStore(t), away: true}
+	once, d := rig.NewOnce(t, store), &fakeDelivery{}
+	msg := d.on(rig.NewMessage("pay:1", "{}"))
 	_, err := once.Run(msg.Context(), msg, "h", func(context.Context) ([]*message.Message, error) { return nil, nil })
 	if !errors.Is(err, dedupe.ErrRetryLater) || len(d.delays) != 1 {
 		t.Errorf("error %v, delivery %+v", err, d)
@@ -244,67 +245,67 @@ func TestRunSaysRetryLater(t *testing.T) {
 
 // A handler may say so itself.
 func TestHandlerSaysRetryLater(t *testing.T) {
-	store, poison, d := newStore(t), &published{}, &fakeDelivery{}
-	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, dedupe.ErrRetryLater }), chain(poison)...)
-	r.wantNacked(d.on(newMessage("pay:1", "{}")))
-	if r.err != nil || len(d.delays) != 1 || len(poison.messages()) != 0 {
-		t.Errorf("error %v, delivery %+v, %d poisoned", r.err, d, len(poison.messages()))
+	store, poison, d := rig.NewStore(t), &rig.Published{}, &fakeDelivery{}
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, dedupe.ErrRetryLater }), chain(poison)...)
+	r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
+	if r.Err != nil || len(d.delays) != 1 || len(poison.Messages()) != 0 {
+		t.Errorf("error %v, delivery %+v, %d poisoned", r.Err, d, len(poison.Messages()))
 	}
-	wantNothing(t, store, "pay:1")
+	rig.WantNothing(t, store, "pay:1")
 }
 
 func TestConflict(t *testing.T) {
 	for _, ours := range []bool{true, false} {
-		store, poison, seen, runs := newStore(t), &published{}, &log{}, 0
-		r := newRig(t, newOnce(t, store, seen.into).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
-		r.wantAcked(newMessage("pay:1", `{"amount":1}`))
-		msg, d := newMessage("pay:1", `{"amount":2}`), &fakeDelivery{}
+		store, poison, seen, runs := rig.NewStore(t), &rig.Published{}, &rig.Log{}, 0
+		r := rig.New(t, rig.NewOnce(t, store, seen.Into).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
+		r.WantAcked(rig.NewMessage("pay:1", `{"amount":1}`))
+		msg, d := rig.NewMessage("pay:1", `{"amount":2}`), &fakeDelivery{}
 		if ours {
 			d.on(msg)
 		}
-		r.wantNacked(msg)
-		if ours && (r.err != nil || len(d.rejected) != 1 || d.rejected[0] != "conflict") {
-			t.Errorf("error %v, delivery %+v, want a dead letter and no error", r.err, d)
+		r.WantNacked(msg)
+		if ours && (r.Err != nil || len(d.rejected) != 1 || d.rejected[0] != "conflict") {
+			t.Errorf("error %v, delivery %+v, want a dead letter and no error", r.Err, d)
 		}
-		if !ours && (!errors.Is(r.err, dedupe.ErrConflict) || !middleware.IsPermanent(r.err)) {
-			t.Errorf("error %v, want a permanent ErrConflict", r.err)
+		if !ours && (!errors.Is(r.Err, dedupe.ErrConflict) || !middleware.IsPermanent(r.Err)) {
+			t.Errorf("error %v, want a permanent ErrConflict", r.Err)
 		}
-		if runs != 1 || seen.count("conflict") != 1 || seen.get("conflict").CommittedAt.IsZero() || len(poison.messages()) != 0 {
-			t.Errorf("%d runs, told %v", runs, seen.events)
+		if runs != 1 || seen.Count("conflict") != 1 || seen.Get("conflict").CommittedAt.IsZero() || len(poison.Messages()) != 0 {
+			t.Errorf("%d runs, told %v", runs, seen.Events)
 		}
 	}
 }
 
 func TestOutputsTooLarge(t *testing.T) {
 	for _, ours := range []bool{true, false} {
-		store, runs := newStore(t), 0
-		once := newOnce(t, store, func(c *middleware.Config) { c.MaxOutputBytes = 100 })
-		r := newRig(t, once.Handler(func(*message.Message) ([]*message.Message, error) {
+		store, runs := rig.NewStore(t), 0
+		once := rig.NewOnce(t, store, func(c *middleware.Config) { c.MaxOutputBytes = 100 })
+		r := rig.New(t, once.Handler(func(*message.Message) ([]*message.Message, error) {
 			runs++
-			return []*message.Message{newMessage("", string(make([]byte, 101)))}, nil
+			return []*message.Message{rig.NewMessage("", string(make([]byte, 101)))}, nil
 		}))
-		msg, d := newMessage("pay:1", "{}"), &fakeDelivery{}
+		msg, d := rig.NewMessage("pay:1", "{}"), &fakeDelivery{}
 		if ours {
 			d.on(msg)
 		}
-		r.wantNacked(msg)
-		r.wantPublished(0)
-		wantNothing(t, store, "pay:1")
-		if ours && (r.err != nil || len(d.rejected) != 1) {
-			t.Errorf("error %v, delivery %+v, want a dead letter and no error", r.err, d)
+		r.WantNacked(msg)
+		r.WantPublished(0)
+		rig.WantNothing(t, store, "pay:1")
+		if ours && (r.Err != nil || len(d.rejected) != 1) {
+			t.Errorf("error %v, delivery %+v, want a dead letter and no error", r.Err, d)
 		}
-		if !ours && (!errors.Is(r.err, middleware.ErrOutputsTooLarge) || !middleware.IsPermanent(r.err)) {
-			t.Errorf("error %v, want a permanent ErrOutputsTooLarge", r.err)
+		if !ours && (!errors.Is(r.Err, middleware.ErrOutputsTooLarge) || !middleware.IsPermanent(r.Err)) {
+			t.Errorf("error %v, want a permanent ErrOutputsTooLarge", r.Err)
 		}
 	}
 }
 
 func TestFailureIsNotedOnTheDelivery(t *testing.T) {
 	d, broken := &fakeDelivery{}, errors.New("no funds")
-	r := newRig(t, newOnce(t, newStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { return nil, broken }))
-	r.wantNacked(d.on(newMessage("pay:1", "{}")))
-	if len(d.failed) != 1 || !errors.Is(d.failed[0], broken) || len(d.delays) != 0 || !errors.Is(r.err, broken) {
-		t.Errorf("error %v, delivery %+v", r.err, d)
+	r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { return nil, broken }))
+	r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
+	if len(d.failed) != 1 || !errors.Is(d.failed[0], broken) || len(d.delays) != 0 || !errors.Is(r.Err, broken) {
+		t.Errorf("error %v, delivery %+v", r.Err, d)
 	}
 }
 
@@ -312,25 +313,25 @@ func TestFailureIsNotedOnTheDelivery(t *testing.T) {
 // the cause, and its result is refused.
 func TestLeaseLost(t *testing.T) {
 	for _, result := range []error{nil, errors.New("query: interrupted")} {
-		store, poison, seen := newStore(t), &published{}, &log{}
+		store, poison, seen := rig.NewStore(t), &rig.Published{}, &rig.Log{}
 		handle := store.Open()
 		var cause error
-		r := newRig(t, newOnce(t, handle, seen.into).Handler(func(msg *message.Message) ([]*message.Message, error) {
+		r := rig.New(t, rig.NewOnce(t, handle, seen.Into).Handler(func(msg *message.Message) ([]*message.Message, error) {
 			_ = handle.Close()
 			<-msg.Context().Done()
 			cause = context.Cause(msg.Context())
-			return []*message.Message{newMessage("", "refused")}, result
+			return []*message.Message{rig.NewMessage("", "refused")}, result
 		}), chain(poison)...)
-		r.wantNacked(newMessage("pay:1", "{}"))
+		r.WantNacked(rig.NewMessage("pay:1", "{}"))
 		if !errors.Is(cause, dedupe.ErrLeaseLost) {
 			t.Errorf("cause %v, want ErrLeaseLost", cause)
 		}
-		if r.err != nil || len(poison.messages()) != 0 || seen.count("lease lost") != 1 || seen.count("failed") != 0 {
-			t.Errorf("error %v, %d poisoned, told %v", r.err, len(poison.messages()), seen.events)
+		if r.Err != nil || len(poison.Messages()) != 0 || seen.Count("lease lost") != 1 || seen.Count("failed") != 0 {
+			t.Errorf("error %v, %d poisoned, told %v", r.Err, len(poison.Messages()), seen.Events)
 		}
-		r.wantPublished(0)
-		if _, err := lookup(t, store, "pay:1"); err == nil {
-			rec, _ := lookup(t, store, "pay:1")
+		r.WantPublished(0)
+		if _, err := rig.Lookup(t, store, "pay:1"); err == nil {
+			rec, _ := rig.Lookup(t, store, "pay:1")
 			if rec.State == dedupe.Done {
 				t.Error("the result of a lost claim is recorded")
 			}
@@ -340,41 +341,41 @@ func TestLeaseLost(t *testing.T) {
 
 // The store refuses the record though nothing told the handler in time.
 func TestCommitRefused(t *testing.T) {
-	memory := newStore(t)
-	store, seen := &awayStore{Store: memory, commit: dedupe.ErrLeaseLost}, &log{}
-	r := newRig(t, newOnce(t, store, seen.into).Handler(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{newMessage("", "refused")}, nil
+	memory := rig.NewStore(t)
+	store, seen := &awayStore{Store: memory, commit: dedupe.ErrLeaseLost}, &rig.Log{}
+	r := rig.New(t, rig.NewOnce(t, store, seen.Into).Handler(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{rig.NewMessage("", "refused")}, nil
 	}))
-	r.wantNacked(newMessage("pay:1", "{}"))
-	if r.err != nil || seen.count("lease lost") != 1 || seen.count("handled") != 0 {
-		t.Errorf("error %v, told %v", r.err, seen.events)
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	if r.Err != nil || seen.Count("lease lost") != 1 || seen.Count("handled") != 0 {
+		t.Errorf("error %v, told %v", r.Err, seen.Events)
 	}
-	r.wantPublished(0)
-	wantNothing(t, memory, "pay:1")
+	r.WantPublished(0)
+	rig.WantNothing(t, memory, "pay:1")
 }
 
 // The run's own transaction has failed: that is the handler's failure, not an outage.
 func TestCommitAborted(t *testing.T) {
-	memory := newStore(t)
-	store, seen, d := &awayStore{Store: memory, commit: dedupe.ErrAborted}, &log{}, &fakeDelivery{}
-	r := newRig(t, newOnce(t, store, seen.into).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
-	r.wantNacked(d.on(newMessage("pay:1", "{}")))
-	if !errors.Is(r.err, dedupe.ErrAborted) || seen.count("failed") != 1 || len(d.delays) != 0 || len(d.failed) != 1 {
-		t.Errorf("error %v, told %v, delivery %+v", r.err, seen.events, d)
+	memory := rig.NewStore(t)
+	store, seen, d := &awayStore{Store: memory, commit: dedupe.ErrAborted}, &rig.Log{}, &fakeDelivery{}
+	r := rig.New(t, rig.NewOnce(t, store, seen.Into).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+	r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
+	if !errors.Is(r.Err, dedupe.ErrAborted) || seen.Count("failed") != 1 || len(d.delays) != 0 || len(d.failed) != 1 {
+		t.Errorf("error %v, told %v, delivery %+v", r.Err, seen.Events, d)
 	}
 }
 
 func TestTakeOverIsTold(t *testing.T) {
-	store, seen := newStore(t), &log{}
+	store, seen := rig.NewStore(t), &rig.Log{}
 	dead := store.Open()
-	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: "pay:1"},
+	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: rig.TopicName, Handler: rig.HandlerName, Event: "pay:1"},
 		dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	_ = dead.Close()
-	r := newRig(t, newOnce(t, store, seen.into, func(c *middleware.Config) { c.Wait = 5 * time.Second }).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
-	r.wantAcked(newMessage("pay:1", "{}"))
-	if seen.count("take over") != 1 {
-		t.Errorf("told %v", seen.events)
+	r := rig.New(t, rig.NewOnce(t, store, seen.Into, func(c *middleware.Config) { c.Wait = 5 * time.Second }).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
+	if seen.Count("take over") != 1 {
+		t.Errorf("told %v", seen.Events)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
@@ -77,15 +78,15 @@ func TestInheritedMetadata(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, newOnce(t, newStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
+			r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
 				return []*message.Message{tt.make(msg)}, nil
 			}))
-			msg := newMessage("pay:1", "{}")
+			msg := rig.NewMessage("pay:1", "{}")
 			msg.Metadata.Set("tenant", "t")
 			maps.Copy(msg.Metadata, tt.handled)
 			before := msg.Copy()
-			r.wantAcked(msg)
-			got := r.wantPublished(1)[0]
+			r.WantAcked(msg)
+			got := r.WantPublished(1)[0]
 			if got == msg || !msg.Equals(before) {
 				t.Errorf("the consumed message was changed: %v, before %v", msg.Metadata, before.Metadata)
 			}
@@ -102,7 +103,7 @@ func TestInheritedMetadata(t *testing.T) {
 				t.Errorf("UUID %s, consumed %s, stable %s", got.UUID, msg.UUID, wantID)
 			}
 			// What the publisher makes of it, outside of the handled context.
-			res, err := eventkey.Resolve(context.Background(), outTopic, got, nil, nil)
+			res, err := eventkey.Resolve(context.Background(), rig.OutTopic, got, nil, nil)
 			if err != nil || !tt.sameID && res.Attempt != (eventkey.Attempt{}) {
 				t.Errorf("resolved %+v, %v", res, err)
 			}
@@ -116,10 +117,10 @@ func TestInheritedMetadata(t *testing.T) {
 // A message that the handler publishes by itself is published inside the handled
 // context, and gets its child key there.
 func TestChildKeyOfAMessagePublishedByTheHandler(t *testing.T) {
-	store := newStore(t)
-	once := newOnce(t, store)
+	store := rig.NewStore(t)
+	once := rig.NewOnce(t, store)
 	var keys []string
-	r := newRig(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
+	r := rig.New(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
 		out := msg.Copy()
 		res, err := eventkey.Resolve(msg.Context(), "mail", out, nil, nil)
 		if err != nil {
@@ -131,36 +132,36 @@ func TestChildKeyOfAMessagePublishedByTheHandler(t *testing.T) {
 		}
 		return nil, nil
 	}))
-	r.wantNacked(newMessage("pay:1", "{}"))
-	r.wantAcked(newMessage("pay:1", "{}"))
-	want := eventkey.Child(eventkey.Handled{Namespace: "payments", Handler: handlerName, Topic: topicName, Key: "pay:1"}, "mail", "", eventkey.ByItself)
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	r.WantAcked(rig.NewMessage("pay:1", "{}"))
+	want := eventkey.Child(eventkey.Handled{Namespace: "payments", Handler: rig.HandlerName, Topic: rig.TopicName, Key: "pay:1"}, "mail", "", eventkey.ByItself)
 	if len(keys) != 2 || keys[0] != want || keys[1] != want {
 		t.Errorf("keys %q, want %q twice", keys, want)
 	}
 }
 
 func TestNilMessageReturned(t *testing.T) {
-	store := newStore(t)
-	r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{newMessage("", "a"), nil}, nil
+	store := rig.NewStore(t)
+	r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{rig.NewMessage("", "a"), nil}, nil
 	}))
-	r.wantNacked(newMessage("pay:1", "{}"))
-	if r.err == nil {
+	r.WantNacked(rig.NewMessage("pay:1", "{}"))
+	if r.Err == nil {
 		t.Error("no error: the Router would have panicked")
 	}
-	wantNothing(t, store, "pay:1")
+	rig.WantNothing(t, store, "pay:1")
 }
 
 // Settled only after the acknowledgement that follows the publish.
 func TestSettle(t *testing.T) {
 	fn := func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{newMessage("", "out")}, nil
+		return []*message.Message{rig.NewMessage("", "out")}, nil
 	}
 	t.Run("not before", func(t *testing.T) {
-		store := newStore(t)
-		once := newOnce(t, store)
-		msg := newMessage("pay:1", "{}")
-		out, err := once.Run(context.Background(), msg, handlerName, func(context.Context) ([]*message.Message, error) { return fn(msg) })
+		store := rig.NewStore(t)
+		once := rig.NewOnce(t, store)
+		msg := rig.NewMessage("pay:1", "{}")
+		out, err := once.Run(context.Background(), msg, rig.HandlerName, func(context.Context) ([]*message.Message, error) { return fn(msg) })
 		if err != nil || len(out) != 1 {
 			t.Fatal(out, err)
 		}
@@ -169,49 +170,49 @@ func TestSettle(t *testing.T) {
 		if err := once.Close(ctx); err != nil { // a process that stops without the ack
 			t.Fatal(err)
 		}
-		rec, err := store.Lookup(ctx, dedupe.Key{Namespace: "payments", Handler: handlerName, Event: "pay:1"})
+		rec, err := store.Lookup(ctx, dedupe.Key{Namespace: "payments", Handler: rig.HandlerName, Event: "pay:1"})
 		if err != nil || rec.Outputs != 1 {
 			t.Errorf("%+v, %v: settled without an acknowledgement", rec, err)
 		}
 	})
 	t.Run("by the end of Close", func(t *testing.T) {
-		store := newStore(t)
-		once := newOnce(t, store)
-		r := newRig(t, once.Handler(fn))
-		r.wantAcked(newMessage("pay:1", "{}"))
+		store := rig.NewStore(t)
+		once := rig.NewOnce(t, store)
+		r := rig.New(t, once.Handler(fn))
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		if err := once.Close(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if rec := wantDone(t, store, "pay:1"); rec.Outputs != 0 {
+		if rec := rig.WantDone(t, store, "pay:1"); rec.Outputs != 0 {
 			t.Errorf("%d outputs left", rec.Outputs)
 		}
-		r.wantAcked(newMessage("pay:2", "{}")) // it still handles; only memory is lost
+		r.WantAcked(rig.NewMessage("pay:2", "{}")) // it still handles; only memory is lost
 	})
 	t.Run("not when the publish failed", func(t *testing.T) {
-		store := newStore(t)
-		once := newOnce(t, store)
-		r := newRig(t, once.Handler(fn))
-		r.out.fail = 1
-		r.wantNacked(newMessage("pay:1", "{}"))
+		store := rig.NewStore(t)
+		once := rig.NewOnce(t, store)
+		r := rig.New(t, once.Handler(fn))
+		r.Out.Fail = 1
+		r.WantNacked(rig.NewMessage("pay:1", "{}"))
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = once.Close(ctx)
-		if rec := wantDone(t, store, "pay:1"); rec.Outputs != 1 {
+		if rec := rig.WantDone(t, store, "pay:1"); rec.Outputs != 1 {
 			t.Errorf("%d outputs left, want the one that was not published", rec.Outputs)
 		}
 	})
 	t.Run("not under InstantAck", func(t *testing.T) {
-		store := newStore(t)
-		once := newOnce(t, store)
-		r := newRig(t, once.Handler(fn), instantAck)
-		r.out.fail = 1
-		r.wantAcked(newMessage("pay:1", "{}"))
+		store := rig.NewStore(t)
+		once := rig.NewOnce(t, store)
+		r := rig.New(t, once.Handler(fn), instantAck)
+		r.Out.Fail = 1
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_ = once.Close(ctx)
-		if rec := wantDone(t, store, "pay:1"); rec.Outputs != 1 {
+		if rec := rig.WantDone(t, store, "pay:1"); rec.Outputs != 1 {
 			t.Errorf("%d outputs left: the acknowledgement came before the publish", rec.Outputs)
 		}
 	})
@@ -220,20 +221,20 @@ func TestSettle(t *testing.T) {
 // A handler that returned messages, and returns none in the next release: they must
 // not be dropped in silence.
 func TestOutputsOfAConsumer(t *testing.T) {
-	store := newStore(t)
-	first := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
-		return []*message.Message{newMessage("", "out")}, nil
+	store := rig.NewStore(t)
+	first := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) {
+		return []*message.Message{rig.NewMessage("", "out")}, nil
 	}))
-	first.out.fail = 1
-	first.wantNacked(newMessage("pay:1", "{}"))
-	consume := newOnce(t, store).Consumer(func(*message.Message) error { return nil })
-	second := newRig(t, func(msg *message.Message) ([]*message.Message, error) { return nil, consume(msg) })
-	second.wantNacked(newMessage("pay:1", "{}"))
-	if !errors.Is(second.err, middleware.ErrUnexpectedOutputs) {
-		t.Errorf("error %v", second.err)
+	first.Out.Fail = 1
+	first.WantNacked(rig.NewMessage("pay:1", "{}"))
+	consume := rig.NewOnce(t, store).Consumer(func(*message.Message) error { return nil })
+	second := rig.New(t, func(msg *message.Message) ([]*message.Message, error) { return nil, consume(msg) })
+	second.WantNacked(rig.NewMessage("pay:1", "{}"))
+	if !errors.Is(second.Err, middleware.ErrUnexpectedOutputs) {
+		t.Errorf("error %v", second.Err)
 	}
-	second.wantAcked(newMessage("pay:2", "{}"))
-	wantDone(t, store, "pay:2")
+	second.WantAcked(rig.NewMessage("pay:2", "{}"))
+	rig.WantDone(t, store, "pay:2")
 }
 
 // garbled is a store whose record can't be read any more.
@@ -251,14 +252,14 @@ func (garbledClaim) Outputs() [][]byte   { return [][]byte{{9, 9}} }
 
 func TestCorruptRecord(t *testing.T) {
 	for name, store := range map[string]dedupe.Store{
-		"outputs": garbled{newStore(t)},
-		"record":  corruptStore{newStore(t)},
+		"outputs": garbled{rig.NewStore(t)},
+		"record":  corruptStore{rig.NewStore(t)},
 	} {
-		poison, runs := &published{}, 0
-		r := newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
-		r.wantNacked(newMessage("pay:1", "{}"))
-		if !errors.Is(r.err, dedupe.ErrCorrupt) || runs != 0 || len(poison.messages()) != 0 {
-			t.Errorf("%s: error %v, %d runs", name, r.err, runs)
+		poison, runs := &rig.Published{}, 0
+		r := rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
+		r.WantNacked(rig.NewMessage("pay:1", "{}"))
+		if !errors.Is(r.Err, dedupe.ErrCorrupt) || runs != 0 || len(poison.Messages()) != 0 {
+			t.Errorf("%s: error %v, %d runs", name, r.Err, runs)
 		}
 	}
 }

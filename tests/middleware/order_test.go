@@ -13,6 +13,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
@@ -33,9 +34,9 @@ func documented(poison message.Publisher) []message.HandlerMiddleware {
 }
 
 func TestDocumentedOrder(t *testing.T) {
-	store, poison, runs := newStore(t), &published{}, 0
+	store, poison, runs := rig.NewStore(t), &rig.Published{}, 0
 	broken := true
-	fn := newOnce(t, store).Handler(func(msg *message.Message) ([]*message.Message, error) {
+	fn := rig.NewOnce(t, store).Handler(func(msg *message.Message) ([]*message.Message, error) {
 		runs++
 		if msg.Metadata.Get("fails") != "" && broken {
 			if runs%2 == 0 {
@@ -43,39 +44,39 @@ func TestDocumentedOrder(t *testing.T) {
 			}
 			return nil, errors.New("no funds")
 		}
-		return []*message.Message{newMessage("", "receipt")}, nil
+		return []*message.Message{rig.NewMessage("", "receipt")}, nil
 	})
 	// A panic that Retry should see needs a Recoverer inside of it.
 	around := append(documented(poison), wmiddleware.Recoverer)
-	r := newRig(t, fn, around...)
+	r := rig.New(t, fn, around...)
 
-	good := newMessage("pay:1", "{}")
+	good := rig.NewMessage("pay:1", "{}")
 	wmiddleware.SetCorrelationID("c1", good)
-	r.wantAcked(good)
-	if out := r.wantPublished(1); wmiddleware.MessageCorrelationID(out[0]) != "c1" {
+	r.WantAcked(good)
+	if out := r.WantPublished(1); wmiddleware.MessageCorrelationID(out[0]) != "c1" {
 		t.Errorf("no correlation ID on %v", out[0].Metadata)
 	}
 
 	// Two retries, then poisoned and acknowledged; nothing is recorded, so what the
 	// Requeuer sends back is handled.
-	bad := newMessage("pay:2", "{}")
+	bad := rig.NewMessage("pay:2", "{}")
 	bad.Metadata.Set("fails", "yes")
-	r.wantAcked(bad)
-	if runs != 1+3 || len(poison.messages()) != 1 {
-		t.Fatalf("%d runs, %d poisoned", runs, len(poison.messages()))
+	r.WantAcked(bad)
+	if runs != 1+3 || len(poison.Messages()) != 1 {
+		t.Fatalf("%d runs, %d poisoned", runs, len(poison.Messages()))
 	}
-	wantNothing(t, store, "pay:2")
-	moved := poison.messages()[0]
+	rig.WantNothing(t, store, "pay:2")
+	moved := poison.Messages()[0]
 	if moved.Metadata.Get(eventkey.MetadataKey) != "pay:2" || moved.Metadata.Get("reason_poisoned") == "" {
 		t.Errorf("poisoned with %v", moved.Metadata)
 	}
 	broken = false
 	again := moved.Copy()
 	again.Metadata.Set("_watermill_requeuer_retries", "1")
-	r.wantAcked(again)
-	wantDone(t, store, "pay:2")
-	r.wantPublished(2)
-	r.wantAcked(moved.Copy())
+	r.WantAcked(again)
+	rig.WantDone(t, store, "pay:2")
+	r.WantPublished(2)
+	r.WantAcked(moved.Copy())
 	if runs != 5 {
 		t.Errorf("%d runs", runs)
 	}
@@ -83,20 +84,20 @@ func TestDocumentedOrder(t *testing.T) {
 
 // The delay asked for by DelayOnError stands on the message after we have passed it on.
 func TestDelayOnErrorAround(t *testing.T) {
-	r := newRig(t, newOnce(t, newStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") }),
+	r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("no") }),
 		(&wmiddleware.DelayOnError{InitialInterval: time.Second}).Middleware)
-	msg := newMessage("pay:1", "{}")
-	r.wantNacked(msg)
+	msg := rig.NewMessage("pay:1", "{}")
+	r.WantNacked(msg)
 	if msg.Metadata.Get(delay.DelayedForKey) == "" {
 		t.Errorf("no delay on %v", msg.Metadata)
 	}
 	// A delay of ours is none of its business.
-	store := newStore(t)
+	store := rig.NewStore(t)
 	_ = store.Close()
-	r = newRig(t, newOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }),
+	r = rig.New(t, rig.NewOnce(t, store).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }),
 		(&wmiddleware.DelayOnError{InitialInterval: time.Second}).Middleware)
-	msg = newMessage("pay:1", "{}")
-	r.wantNacked(msg)
+	msg = rig.NewMessage("pay:1", "{}")
+	r.WantNacked(msg)
 	if got := msg.Metadata.Get(delay.DelayedForKey); got != "" {
 		t.Errorf("DelayOnError took a delay for an error: %v", got)
 	}
@@ -107,7 +108,7 @@ func TestWrongOrders(t *testing.T) {
 	failing := func(runs *int) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) { *runs++; return nil, errors.New("no funds") }
 	}
-	queueInside := func(t *testing.T, poison *published) message.HandlerMiddleware {
+	queueInside := func(t *testing.T, poison *rig.Published) message.HandlerMiddleware {
 		q, err := wmiddleware.PoisonQueue(poison, "poison")
 		if err != nil {
 			t.Fatal(err)
@@ -116,23 +117,23 @@ func TestWrongOrders(t *testing.T) {
 	}
 
 	t.Run("outside PoisonQueue", func(t *testing.T) {
-		store, poison, runs := newStore(t), &published{}, 0
-		once := newOnce(t, store)
-		r := newRig(t, failing(&runs), once.Middleware, queueInside(t, poison))
-		r.wantAcked(newMessage("pay:1", "{}"))
-		if len(poison.messages()) != 1 {
-			t.Fatalf("%d poisoned", len(poison.messages()))
+		store, poison, runs := rig.NewStore(t), &rig.Published{}, 0
+		once := rig.NewOnce(t, store)
+		r := rig.New(t, failing(&runs), once.Middleware, queueInside(t, poison))
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
+		if len(poison.Messages()) != 1 {
+			t.Fatalf("%d poisoned", len(poison.Messages()))
 		}
-		wantNothing(t, store, "pay:1")
+		rig.WantNothing(t, store, "pay:1")
 		// It comes back with all the marks, and fails again for the same reason.
-		again := poison.messages()[0].Copy()
+		again := poison.Messages()[0].Copy()
 		again.Metadata.Set("_watermill_requeuer_retries", "1")
 		marks := again.Metadata.Get("subscriber_poisoned")
-		r.wantAcked(again)
-		if runs != 2 || len(poison.messages()) != 2 {
-			t.Errorf("%d runs, %d poisoned", runs, len(poison.messages()))
+		r.WantAcked(again)
+		if runs != 2 || len(poison.Messages()) != 2 {
+			t.Errorf("%d runs, %d poisoned", runs, len(poison.Messages()))
 		}
-		wantNothing(t, store, "pay:1")
+		rig.WantNothing(t, store, "pay:1")
 		if got := again.Metadata.Get("subscriber_poisoned"); got != marks {
 			t.Errorf("marks changed from %q to %q", marks, got)
 		}
@@ -141,15 +142,15 @@ func TestWrongOrders(t *testing.T) {
 	t.Run("outside Retry", func(t *testing.T) {
 		// One claim is held over all retries: right, but the lease is renewed for as
 		// long as they take, and the run is one.
-		store, runs := newStore(t), 0
-		r := newRig(t, func(*message.Message) ([]*message.Message, error) {
+		store, runs := rig.NewStore(t), 0
+		r := rig.New(t, func(*message.Message) ([]*message.Message, error) {
 			if runs++; runs < 3 {
 				return nil, errors.New("no funds")
 			}
 			return nil, nil
-		}, newOnce(t, store).Middleware, wmiddleware.Retry{MaxRetries: 5, InitialInterval: time.Millisecond}.Middleware)
-		r.wantAcked(newMessage("pay:1", "{}"))
-		r.wantAcked(newMessage("pay:1", "{}"))
+		}, rig.NewOnce(t, store).Middleware, wmiddleware.Retry{MaxRetries: 5, InitialInterval: time.Millisecond}.Middleware)
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
 		if runs != 3 {
 			t.Errorf("%d runs", runs)
 		}
@@ -157,66 +158,66 @@ func TestWrongOrders(t *testing.T) {
 
 	t.Run("around an IgnoreErrors", func(t *testing.T) {
 		// An error that is swallowed inside is a success.
-		store, runs := newStore(t), 0
+		store, runs := rig.NewStore(t), 0
 		broken := errors.New("no funds")
-		r := newRig(t, func(*message.Message) ([]*message.Message, error) { runs++; return nil, broken },
-			newOnce(t, store).Middleware, wmiddleware.NewIgnoreErrors([]error{broken}).Middleware)
-		r.wantAcked(newMessage("pay:1", "{}"))
-		wantDone(t, store, "pay:1")
+		r := rig.New(t, func(*message.Message) ([]*message.Message, error) { runs++; return nil, broken },
+			rig.NewOnce(t, store).Middleware, wmiddleware.NewIgnoreErrors([]error{broken}).Middleware)
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
+		rig.WantDone(t, store, "pay:1")
 	})
 
 	t.Run("inside InstantAck", func(t *testing.T) {
 		// Acknowledged first: a failure, or a message that is in progress, is lost with
 		// the error in the log as its only trace.
-		store, runs := newStore(t), 0
-		r := newRig(t, newOnce(t, store).Handler(failing(&runs)), wmiddleware.InstantAck)
-		r.wantAcked(newMessage("pay:1", "{}"))
-		if r.err == nil {
+		store, runs := rig.NewStore(t), 0
+		r := rig.New(t, rig.NewOnce(t, store).Handler(failing(&runs)), wmiddleware.InstantAck)
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
+		if r.Err == nil {
 			t.Error("not even an error")
 		}
-		wantNothing(t, store, "pay:1")
+		rig.WantNothing(t, store, "pay:1")
 	})
 
 	t.Run("inside Timeout", func(t *testing.T) {
 		// It leaves a context on the message that has ended: Retry's second try takes that
 		// for a shutdown, and a PoisonQueue's publisher that heeds contexts refuses it.
 		for reset, want := range map[bool]int{false: 1, true: 3} {
-			store, poison, runs := newStore(t), &published{}, 0
-			r := newRig(t, newOnce(t, store).Handler(failing(&runs)), queueInside(t, poison),
+			store, poison, runs := rig.NewStore(t), &rig.Published{}, 0
+			r := rig.New(t, rig.NewOnce(t, store).Handler(failing(&runs)), queueInside(t, poison),
 				wmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, ResetContextOnRetry: reset}.Middleware,
 				wmiddleware.Timeout(time.Minute))
-			r.wantNacked(newMessage("pay:1", "{}"))
-			if runs != want || len(poison.messages()) != 0 {
-				t.Errorf("reset %v: %d runs, %d poisoned", reset, runs, len(poison.messages()))
+			r.WantNacked(rig.NewMessage("pay:1", "{}"))
+			if runs != want || len(poison.Messages()) != 0 {
+				t.Errorf("reset %v: %d runs, %d poisoned", reset, runs, len(poison.Messages()))
 			}
-			wantNothing(t, store, "pay:1")
+			rig.WantNothing(t, store, "pay:1")
 		}
 	})
 
 	t.Run("inside Deduplicator", func(t *testing.T) {
 		// Watermill's records the key before the handler: the redelivery is acked unseen.
-		store, runs := newStore(t), 0
+		store, runs := rig.NewStore(t), 0
 		repository, err := dedupe.Repository(store, dedupe.RepositoryConfig{Namespace: "deduplicator", Retention: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
 		deduplicator := &wmiddleware.Deduplicator{KeyFactory: wmiddleware.NewMessageHasherSHA256(1 << 20), Repository: repository, Timeout: time.Second}
-		r := newRig(t, newOnce(t, store).Handler(failing(&runs)), deduplicator.Middleware)
-		r.wantNacked(newMessage("pay:1", "{}"))
-		r.wantAcked(newMessage("pay:1", "{}"))
-		wantNothing(t, store, "pay:1")
+		r := rig.New(t, rig.NewOnce(t, store).Handler(failing(&runs)), deduplicator.Middleware)
+		r.WantNacked(rig.NewMessage("pay:1", "{}"))
+		r.WantAcked(rig.NewMessage("pay:1", "{}"))
+		rig.WantNothing(t, store, "pay:1")
 		if runs != 1 {
 			t.Errorf("%d runs", runs)
 		}
 	})
 
 	t.Run("wrapped and as a middleware", func(t *testing.T) {
-		store, runs := newStore(t), 0
-		once := newOnce(t, store)
-		r := newRig(t, once.Handler(failing(&runs)), once.Middleware)
-		r.wantNacked(newMessage("pay:1", "{}"))
-		if !errors.Is(r.err, middleware.ErrNested) || runs != 0 {
-			t.Errorf("error %v after %d runs", r.err, runs)
+		store, runs := rig.NewStore(t), 0
+		once := rig.NewOnce(t, store)
+		r := rig.New(t, once.Handler(failing(&runs)), once.Middleware)
+		r.WantNacked(rig.NewMessage("pay:1", "{}"))
+		if !errors.Is(r.Err, middleware.ErrNested) || runs != 0 {
+			t.Errorf("error %v after %d runs", r.Err, runs)
 		}
 	})
 }
@@ -228,20 +229,20 @@ func TestDuplicatorAndRandomFail(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			const events = 200
-			store := newStore(t)
+			store := rig.NewStore(t)
 			var runs [events]atomic.Int64
 			inner := wmiddleware.RandomFail(0.2)(func(msg *message.Message) ([]*message.Message, error) {
 				runs[msg.Payload[0]].Add(1)
 				return []*message.Message{message.NewMessage(watermill.NewUUID(), msg.Payload)}, nil
 			})
-			r := newRig(t, newOnce(t, store).Handler(inner), append([]message.HandlerMiddleware{wmiddleware.Recoverer}, around...)...)
+			r := rig.New(t, rig.NewOnce(t, store).Handler(inner), append([]message.HandlerMiddleware{wmiddleware.Recoverer}, around...)...)
 			for n := range events {
-				for msg := newMessage("pay:"+string(rune('a'+n)), string([]byte{byte(n)})); !r.deliver(msg); {
-					msg = newMessage("pay:"+string(rune('a'+n)), string([]byte{byte(n)}))
+				for msg := rig.NewMessage("pay:"+string(rune('a'+n)), string([]byte{byte(n)})); !r.Deliver(msg); {
+					msg = rig.NewMessage("pay:"+string(rune('a'+n)), string([]byte{byte(n)}))
 				}
 			}
 			seen := make(map[byte]map[string]bool)
-			for _, m := range r.out.messages() {
+			for _, m := range r.Out.Messages() {
 				if seen[m.Payload[0]] == nil {
 					seen[m.Payload[0]] = make(map[string]bool)
 				}

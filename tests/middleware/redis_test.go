@@ -16,6 +16,7 @@ import (
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
@@ -30,12 +31,12 @@ func TestRedisProducedMessagePublishFails(t *testing.T) {
 		client, in, out := s.Client(), testserver.Topic(t), testserver.Topic(t)
 		publishEvents(t, client, in, "pay:1", "pay:2")
 		var runs atomic.Int64
-		once := newOnce(t, newRedisStore(t, client))
+		once := rig.NewOnce(t, newRedisStore(t, client))
 		start(t, func(r *message.Router) {
 			pub := &failing{Publisher: newPublisher(t, client), before: 1, after: 2}
-			r.AddHandler(handlerName, in, newSubscriber(t, client), out, pub, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
+			r.AddHandler(rig.HandlerName, in, newSubscriber(t, client), out, pub, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
 				runs.Add(1)
-				return []*message.Message{newMessage("", "receipt"), newMessage("", "mail")}, nil
+				return []*message.Message{rig.NewMessage("", "receipt"), rig.NewMessage("", "mail")}, nil
 			}))
 		})
 		settled(t, client, in)
@@ -56,11 +57,11 @@ func TestGroupRecreated(t *testing.T) {
 		}
 		publishEvents(t, client, in, keys...)
 		var runs atomic.Int64
-		seen := &log{}
-		once := newOnce(t, newRedisStore(t, client), seen.into)
+		seen := &rig.Log{}
+		once := rig.NewOnce(t, newRedisStore(t, client), seen.Into)
 		run := func() {
 			svc := start(t, func(r *message.Router) {
-				r.AddConsumerHandler(handlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error { runs.Add(1); return nil }))
+				r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error { runs.Add(1); return nil }))
 			})
 			settled(t, client, in)
 			svc.close()
@@ -73,8 +74,8 @@ func TestGroupRecreated(t *testing.T) {
 			t.Fatal(err)
 		}
 		run()
-		if runs.Load() != 100 || seen.count("skipped") != 100 {
-			t.Errorf("%d runs, %d skipped", runs.Load(), seen.count("skipped"))
+		if runs.Load() != 100 || seen.Count("skipped") != 100 {
+			t.Errorf("%d runs, %d skipped", runs.Load(), seen.Count("skipped"))
 		}
 	})
 }
@@ -86,14 +87,14 @@ func TestRequeue(t *testing.T) {
 		client, in, poison := s.Client(), testserver.Topic(t), testserver.Topic(t)
 		publishEvents(t, client, in, "pay:1")
 		var runs atomic.Int64
-		once, pub := newOnce(t, newRedisStore(t, client)), newPublisher(t, client)
+		once, pub := rig.NewOnce(t, newRedisStore(t, client)), newPublisher(t, client)
 		start(t, func(r *message.Router) {
 			queue, err := wmiddleware.PoisonQueue(pub, poison)
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.AddMiddleware(queue)
-			r.AddConsumerHandler(handlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error {
+			r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error {
 				if runs.Add(1) < 3 {
 					return errors.New("no funds")
 				}
@@ -135,7 +136,7 @@ func TestTwoHandlersOneFails(t *testing.T) {
 		client, in := s.Client(), testserver.Topic(t)
 		publishEvents(t, client, in, "pay:1")
 		var charge, ship atomic.Int64
-		once := newOnce(t, newRedisStore(t, client))
+		once := rig.NewOnce(t, newRedisStore(t, client))
 		start(t, func(r *message.Router) {
 			// Both read by one group here: the message goes to both by one function.
 			inner := func(name string, fn func() error) func(msg *message.Message) error {
@@ -173,7 +174,7 @@ func TestHandlerSlowerThanItsLease(t *testing.T) {
 			}
 			var runs, inside atomic.Int64
 			running := make(chan struct{}, 1)
-			seen, poison := &log{}, &published{}
+			seen, poison := &rig.Log{}, &rig.Published{}
 			const lease = 400 * time.Millisecond
 			slow := func(*message.Message) error {
 				runs.Add(1)
@@ -186,7 +187,7 @@ func TestHandlerSlowerThanItsLease(t *testing.T) {
 				return nil
 			}
 			for range 2 {
-				once := newOnce(t, newRedisStore(t, client), seen.into, func(c *middleware.Config) { c.Lease, c.Delay = lease, 200*time.Millisecond })
+				once := rig.NewOnce(t, newRedisStore(t, client), seen.Into, func(c *middleware.Config) { c.Lease, c.Delay = lease, 200*time.Millisecond })
 				var sub message.Subscriber = newSubscriber(t, client, func(c *subscriber.Config) { c.MaxInFlight = 2 })
 				if theirs {
 					var err error
@@ -198,7 +199,7 @@ func TestHandlerSlowerThanItsLease(t *testing.T) {
 				}
 				start(t, func(r *message.Router) {
 					r.AddMiddleware(documented(poison)...)
-					r.AddConsumerHandler(handlerName, in, noClose{sub}, once.Consumer(slow))
+					r.AddConsumerHandler(rig.HandlerName, in, noClose{sub}, once.Consumer(slow))
 				})
 			}
 			publishForeign(t, client, in, "pay:1")
@@ -208,10 +209,10 @@ func TestHandlerSlowerThanItsLease(t *testing.T) {
 				publishForeign(t, client, in, "pay:1")
 			}
 			settled(t, client, in)
-			if runs.Load() != 1 || inside.Load() != 0 || seen.count("skipped") != duplicates || seen.count("failed") != 0 || len(poison.messages()) != 0 {
-				t.Errorf("%d runs, told %v, %d poisoned", runs.Load(), seen.events, len(poison.messages()))
+			if runs.Load() != 1 || inside.Load() != 0 || seen.Count("skipped") != duplicates || seen.Count("failed") != 0 || len(poison.Messages()) != 0 {
+				t.Errorf("%d runs, told %v, %d poisoned", runs.Load(), seen.Events, len(poison.Messages()))
 			}
-			if n := seen.count("delayed"); n < 2 || n > 100 {
+			if n := seen.Count("delayed"); n < 2 || n > 100 {
 				t.Errorf("%d looks in %v at a delay of 200 ms", n, 6*lease)
 			}
 		})
@@ -227,7 +228,7 @@ func (noClose) Close() error { return nil }
 type foreign struct{}
 
 func (foreign) Unmarshal(values map[string]any) (*message.Message, error) {
-	msg := newMessage(fmt.Sprint(values["idempotency_key"]), "")
+	msg := rig.NewMessage(fmt.Sprint(values["idempotency_key"]), "")
 	return msg, nil
 }
 
@@ -245,10 +246,10 @@ func TestCutOffFromTheStore(t *testing.T) {
 	var cause error
 	var mu sync.Mutex
 	running := make(chan struct{})
-	seen := &log{}
-	first := newOnce(t, newRedisStore(t, link.Client()), seen.into, func(c *middleware.Config) { c.Lease, c.StoreTimeout = lease, 500*time.Millisecond })
+	seen := &rig.Log{}
+	first := rig.NewOnce(t, newRedisStore(t, link.Client()), seen.Into, func(c *middleware.Config) { c.Lease, c.StoreTimeout = lease, 500*time.Millisecond })
 	start(t, func(r *message.Router) {
-		r.AddConsumerHandler(handlerName, in, newSubscriber(t, client), first.Consumer(func(msg *message.Message) error {
+		r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client), first.Consumer(func(msg *message.Message) error {
 			select {
 			case <-running:
 				return nil // the redelivery, should it come here
@@ -266,11 +267,11 @@ func TestCutOffFromTheStore(t *testing.T) {
 	publishForeign(t, client, in, "pay:1")
 	<-running
 	link.Stall(faultlink.Both)
-	second := newOnce(t, newRedisStore(t, client), func(c *middleware.Config) { c.Lease = lease })
+	second := rig.NewOnce(t, newRedisStore(t, client), func(c *middleware.Config) { c.Lease = lease })
 	start(t, func(r *message.Router) {
 		// A group of its own has the event at once; to the store it is the same handler.
 		sub := newSubscriber(t, client, func(c *subscriber.Config) { c.Group = "takes-over" })
-		r.AddConsumerHandler(handlerName, in, sub, second.Consumer(func(*message.Message) error {
+		r.AddConsumerHandler(rig.HandlerName, in, sub, second.Consumer(func(*message.Message) error {
 			began.CompareAndSwap(0, time.Now().UnixNano())
 			return nil
 		}))
@@ -279,7 +280,7 @@ func TestCutOffFromTheStore(t *testing.T) {
 		if began.Load() == 0 {
 			return errors.New("nobody took over")
 		}
-		if seen.count("lease lost") == 0 {
+		if seen.Count("lease lost") == 0 {
 			return errors.New("the first one does not know")
 		}
 		return nil
@@ -294,8 +295,8 @@ func TestCutOffFromTheStore(t *testing.T) {
 	}
 	link.Heal()
 	settled(t, client, in)
-	if seen.count("handled") != 0 && seen.count("lease lost") == 0 {
-		t.Errorf("told %v", seen.events)
+	if seen.Count("handled") != 0 && seen.Count("lease lost") == 0 {
+		t.Errorf("told %v", seen.Events)
 	}
 }
 
@@ -309,14 +310,14 @@ func TestStoreAwayForAWhile(t *testing.T) {
 		keys = append(keys, fmt.Sprint("pay:", n))
 	}
 	publishEvents(t, client, in, keys...)
-	poison, seen := &published{}, &log{}
-	once := newOnce(t, newRedisStore(t, storage.Client()), seen.into, func(c *middleware.Config) { c.Delay, c.StoreTimeout = 200*time.Millisecond, 500*time.Millisecond })
+	poison, seen := &rig.Published{}, &rig.Log{}
+	once := rig.NewOnce(t, newRedisStore(t, storage.Client()), seen.Into, func(c *middleware.Config) { c.Delay, c.StoreTimeout = 200*time.Millisecond, 500*time.Millisecond })
 	var runs atomic.Int64
 	var counts sync.Map
 	storage.Kill()
 	start(t, func(r *message.Router) {
 		r.AddMiddleware(documented(poison)...)
-		r.AddConsumerHandler(handlerName, in, newSubscriber(t, client, func(c *subscriber.Config) { c.MaxInFlight, c.MaxDeliveries = 4, 2 }), once.Consumer(func(msg *message.Message) error {
+		r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client, func(c *subscriber.Config) { c.MaxInFlight, c.MaxDeliveries = 4, 2 }), once.Consumer(func(msg *message.Message) error {
 			if d, ok := subscriber.DeliveryOf(msg); ok {
 				counts.Store(d.Count(), true)
 			}
@@ -325,13 +326,13 @@ func TestStoreAwayForAWhile(t *testing.T) {
 		}))
 	})
 	testserver.Eventually(t, 30*time.Second, func() error { // each one several times
-		if n := seen.count("delayed"); n < 60 {
+		if n := seen.Count("delayed"); n < 60 {
 			return fmt.Errorf("%d delays", n)
 		}
 		return nil
 	})
-	if runs.Load() != 0 || len(poison.messages()) != 0 {
-		t.Errorf("%d runs, %d poisoned without the store", runs.Load(), len(poison.messages()))
+	if runs.Load() != 0 || len(poison.Messages()) != 0 {
+		t.Errorf("%d runs, %d poisoned without the store", runs.Load(), len(poison.Messages()))
 	}
 	if dead := entries(t, client, subscriber.DeadLetterTopic(in)); dead != 0 {
 		t.Errorf("%d dead letters", dead)
@@ -358,17 +359,17 @@ func TestConflictBecomesADeadLetter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := p.Publish(in, newMessage("pay:1", `{"amount":`+amount+`}`)); err != nil {
+			if err := p.Publish(in, rig.NewMessage("pay:1", `{"amount":`+amount+`}`)); err != nil {
 				t.Fatal(err)
 			}
 			_ = p.Close()
 		}
 		publishEvents(t, client, in, "pay:2")
 		var runs atomic.Int64
-		once := newOnce(t, newRedisStore(t, client))
+		once := rig.NewOnce(t, newRedisStore(t, client))
 		start(t, func(r *message.Router) {
-			r.AddMiddleware(documented(&published{})...)
-			r.AddConsumerHandler(handlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error { runs.Add(1); return nil }))
+			r.AddMiddleware(documented(&rig.Published{})...)
+			r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error { runs.Add(1); return nil }))
 		})
 		settled(t, client, in)
 		dead, err := client.XRange(t.Context(), subscriber.DeadLetterTopic(in), "-", "+").Result()

@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/tests/testdb"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -56,7 +57,7 @@ func TestRandomFailuresOnRealServers(t *testing.T) {
 			successes.Add(1)
 			return []*message.Message{message.NewMessage(watermill.NewUUID(), msg.Payload)}, nil
 		})
-		once := newOnce(t, store)
+		once := rig.NewOnce(t, store)
 		start(t, func(r *message.Router) {
 			r.AddMiddleware(wmiddleware.Recoverer, wmiddleware.Duplicator, wmiddleware.RandomFail(0.2), wmiddleware.RandomPanic(0.1))
 			r.AddHandler("charge", in, newSubscriber(t, client, redeliverSoon), out, newPublisher(t, client), once.Handler(inner))
@@ -76,7 +77,7 @@ func TestTwoServicesOnOneStore(t *testing.T) {
 		publishEvents(t, client, in, "pay:1", "pay:2")
 		var runs [2]atomic.Int64
 		for n, service := range []string{"billing", "shipping"} {
-			once := newOnce(t, store, func(c *middleware.Config) { c.Namespace = service })
+			once := rig.NewOnce(t, store, func(c *middleware.Config) { c.Namespace = service })
 			start(t, func(r *message.Router) {
 				r.AddConsumerHandler("on-order", in, newSubscriber(t, client, inGroup(service)), once.Consumer(func(*message.Message) error {
 					runs[n].Add(1)
@@ -98,7 +99,7 @@ func TestNestedOnRealServers(t *testing.T) {
 	realStores(t, func(t *testing.T, server *testserver.Server, store dedupe.Store) {
 		client, in := server.Client(), testserver.Topic(t)
 		publishEvents(t, client, in, "pay:1")
-		once := newOnce(t, store)
+		once := rig.NewOnce(t, store)
 		var nested, runs atomic.Int64
 		start(t, func(r *message.Router) {
 			r.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {

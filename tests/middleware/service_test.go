@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -65,7 +66,7 @@ func publishEvents(t testing.TB, client redis.UniversalClient, topic string, key
 	t.Helper()
 	p := newPublisher(t, client)
 	for _, key := range keys {
-		if err := p.Publish(topic, newMessage(key, fmt.Sprintf(`{"key":%q}`, key))); err != nil {
+		if err := p.Publish(topic, rig.NewMessage(key, fmt.Sprintf(`{"key":%q}`, key))); err != nil {
 			t.Fatal(err)
 		}
 	}

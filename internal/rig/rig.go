@@ -1,35 +1,25 @@
-package middleware_test
+// Package rig is for tests of package middleware: a Router with one handler that is fed by
+// hand, and what goes with it.
+package rig
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"go.uber.org/goleak"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
-
-func newStore(t testing.TB) *dedupe.Memory {
+// NewStore makes a memory store that is closed with the test.
+func NewStore(t testing.TB) *dedupe.Memory {
 	t.Helper()
 	m, err := dedupe.NewMemory(dedupe.MemoryConfig{})
 	if err != nil {
@@ -39,9 +29,11 @@ func newStore(t testing.TB) *dedupe.Memory {
 	return m
 }
 
-type change = func(*middleware.Config)
+// Change changes a configuration.
+type Change = func(*middleware.Config)
 
-func newOnce(t testing.TB, store dedupe.Store, changes ...change) *middleware.Once {
+// NewOnce makes a middleware for the store, with short times, closed with the test.
+func NewOnce(t testing.TB, store dedupe.Store, changes ...Change) *middleware.Once {
 	t.Helper()
 	cfg := middleware.Config{Store: store, Namespace: "payments", Retention: time.Hour, Delay: 20 * time.Millisecond, Wait: -1}
 	for _, c := range changes {
@@ -61,19 +53,19 @@ func newOnce(t testing.TB, store dedupe.Store, changes ...change) *middleware.On
 	return o
 }
 
-// log collects what the hooks are told.
-type log struct {
+// Log collects what the hooks are told.
+type Log struct {
 	mu     sync.Mutex
-	events []string
+	Events []string
 	last   map[string]middleware.Event
 }
 
-func (l *log) hooks() middleware.Hooks {
+func (l *Log) hooks() middleware.Hooks {
 	note := func(name string) func(middleware.Event) {
 		return func(ev middleware.Event) {
 			l.mu.Lock()
 			defer l.mu.Unlock()
-			l.events = append(l.events, name)
+			l.Events = append(l.Events, name)
 			if l.last == nil {
 				l.last = make(map[string]middleware.Event)
 			}
@@ -86,12 +78,14 @@ func (l *log) hooks() middleware.Hooks {
 	}
 }
 
-func (l *log) into(c *middleware.Config) { c.Hooks = append(c.Hooks, l.hooks()) }
+// Into is a Change.
+func (l *Log) Into(c *middleware.Config) { c.Hooks = append(c.Hooks, l.hooks()) }
 
-func (l *log) count(name string) (n int) {
+// Count tells how often a hook was called.
+func (l *Log) Count(name string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, e := range l.events {
+	for _, e := range l.Events {
 		if e == name {
 			n++
 		}
@@ -99,14 +93,15 @@ func (l *log) count(name string) (n int) {
 	return n
 }
 
-func (l *log) get(name string) middleware.Event {
+// Get is what a hook was told last.
+func (l *Log) Get(name string) middleware.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.last[name]
 }
 
-// newMessage is a delivery of an event; each delivery is a message of its own.
-func newMessage(key, payload string) *message.Message {
+// NewMessage is a delivery of an event; each delivery is a message of its own.
+func NewMessage(key, payload string) *message.Message {
 	msg := message.NewMessage(watermill.NewUUID(), message.Payload(payload))
 	if key != "" {
 		msg.Metadata.Set(eventkey.MetadataKey, key)
@@ -127,18 +122,19 @@ func (s *chanSubscriber) Subscribe(ctx context.Context, _ string) (<-chan *messa
 }
 func (s *chanSubscriber) Close() error { s.once.Do(func() { close(s.ch) }); return nil }
 
-// published is a publisher that keeps what it is given.
-type published struct {
+// Published is a publisher that keeps what it is given.
+type Published struct {
 	mu   sync.Mutex
 	all  []*message.Message
-	fail int // so many publishes fail first
+	Fail int // so many publishes fail first
 }
 
-func (p *published) Publish(_ string, msgs ...*message.Message) error {
+// Publish refuses messages whose context has ended, as our publisher does.
+func (p *Published) Publish(_ string, msgs ...*message.Message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.fail > 0 {
-		p.fail--
+	if p.Fail > 0 {
+		p.Fail--
 		return errors.New("broker is down")
 	}
 	for _, m := range msgs {
@@ -149,33 +145,39 @@ func (p *published) Publish(_ string, msgs ...*message.Message) error {
 	}
 	return nil
 }
-func (p *published) Close() error { return nil }
 
-func (p *published) messages() []*message.Message {
+// Close does nothing.
+func (p *Published) Close() error { return nil }
+
+// Messages returns them all.
+func (p *Published) Messages() []*message.Message {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]*message.Message(nil), p.all...)
 }
 
-// rig is a Router with one handler, fed by hand.
-type rig struct {
+// Rig is a Router with one handler, fed by hand.
+type Rig struct {
 	t    testing.TB
 	sub  *chanSubscriber
-	out  *published
+	Out  *Published
 	done chan error
-	err  error // what the chain returned for the last message
+	Err  error // what the chain returned for the last message
 }
 
-const handlerName, topicName, outTopic = "charge", "orders", "payments"
+// What a Rig is made of.
+const HandlerName, TopicName, OutTopic = "charge", "orders", "payments"
 
-func newRig(t testing.TB, fn message.HandlerFunc, around ...message.HandlerMiddleware) *rig {
+// New makes a Rig.
+func New(t testing.TB, fn message.HandlerFunc, around ...message.HandlerMiddleware) *Rig {
 	t.Helper()
-	return newNamedRig(t, handlerName, fn, around...)
+	return Named(t, HandlerName, fn, around...)
 }
 
-func newNamedRig(t testing.TB, name string, fn message.HandlerFunc, around ...message.HandlerMiddleware) *rig {
+// Named makes one whose handler has another name.
+func Named(t testing.TB, name string, fn message.HandlerFunc, around ...message.HandlerMiddleware) *Rig {
 	t.Helper()
-	r := &rig{t: t, sub: &chanSubscriber{ch: make(chan *message.Message)}, out: &published{}, done: make(chan error, 1)}
+	r := &Rig{t: t, sub: &chanSubscriber{ch: make(chan *message.Message)}, Out: &Published{}, done: make(chan error, 1)}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -187,7 +189,7 @@ func newNamedRig(t testing.TB, name string, fn message.HandlerFunc, around ...me
 		}
 	})
 	router.AddMiddleware(around...)
-	router.AddHandler(name, topicName, r.sub, outTopic, r.out, fn)
+	router.AddHandler(name, TopicName, r.sub, OutTopic, r.Out, fn)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(context.Background()) }()
 	<-router.Running()
@@ -202,11 +204,17 @@ func newNamedRig(t testing.TB, name string, fn message.HandlerFunc, around ...me
 	return r
 }
 
-// deliver hands a message to the Router and tells whether it was acknowledged.
-func (r *rig) deliver(msg *message.Message) bool {
+// Hand hands a message to the Router and does not wait for the handler.
+func (r *Rig) Hand(msg *message.Message) { r.sub.ch <- msg }
+
+// Wait waits until the chain has returned, and notes its error.
+func (r *Rig) Wait() { r.Err = <-r.done }
+
+// Deliver hands a message to the Router and tells whether it was acknowledged.
+func (r *Rig) Deliver(msg *message.Message) bool {
 	r.t.Helper()
-	r.sub.ch <- msg
-	r.err = <-r.done
+	r.Hand(msg)
+	r.Wait()
 	select {
 	case <-msg.Acked():
 		return true
@@ -218,91 +226,52 @@ func (r *rig) deliver(msg *message.Message) bool {
 	}
 }
 
-func (r *rig) wantAcked(msg *message.Message) {
+// WantAcked delivers a message that is to be acknowledged.
+func (r *Rig) WantAcked(msg *message.Message) {
 	r.t.Helper()
-	if !r.deliver(msg) {
+	if !r.Deliver(msg) {
 		r.t.Error("not acknowledged")
 	}
 }
 
-func (r *rig) wantNacked(msg *message.Message) {
+// WantNacked delivers one that is not.
+func (r *Rig) WantNacked(msg *message.Message) {
 	r.t.Helper()
-	if r.deliver(msg) {
+	if r.Deliver(msg) {
 		r.t.Error("acknowledged")
 	}
 }
 
-func (r *rig) wantPublished(n int) []*message.Message {
+// WantPublished returns what was published: n messages.
+func (r *Rig) WantPublished(n int) []*message.Message {
 	r.t.Helper()
-	all := r.out.messages()
+	all := r.Out.Messages()
 	if len(all) != n {
 		r.t.Fatalf("%d messages published, want %d", len(all), n)
 	}
 	return all
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
+// Lookup returns the record of an event.
+func Lookup(t testing.TB, store dedupe.Admin, key string) (dedupe.Record, error) {
 	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); <-tick.C {
-		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
-		}
-	}
+	return store.Lookup(t.Context(), dedupe.Key{Namespace: "payments", Topic: TopicName, Handler: HandlerName, Event: key})
 }
 
-func lookup(t testing.TB, store dedupe.Admin, key string) (dedupe.Record, error) {
+// WantNothing checks that neither a record nor a claim is left.
+func WantNothing(t testing.TB, store dedupe.Admin, key string) {
 	t.Helper()
-	return store.Lookup(t.Context(), dedupe.Key{Namespace: "payments", Topic: topicName, Handler: handlerName, Event: key})
-}
-
-// wantNothing checks that neither a record nor a claim is left.
-func wantNothing(t testing.TB, store dedupe.Admin, key string) {
-	t.Helper()
-	if r, err := lookup(t, store, key); !errors.Is(err, dedupe.ErrNotFound) {
+	if r, err := Lookup(t, store, key); !errors.Is(err, dedupe.ErrNotFound) {
 		t.Errorf("left behind: %+v, %v", r, err)
 	}
 }
 
-func wantDone(t testing.TB, store dedupe.Admin, key string) dedupe.Record {
+// WantDone checks that the event is recorded.
+func WantDone(t testing.TB, store dedupe.Admin, key string) dedupe.Record {
 	t.Helper()
-	r, err := lookup(t, store, key)
+	r, err := Lookup(t, store, key)
 	if err != nil || r.State != dedupe.Done {
 		t.Errorf("record %+v, %v, want one that is done", r, err)
 	}
 	return r
-}
-
-// The next three do what Watermill's middlewares of their names do; the real ones are
-// tested in tests/middleware. They would bring a module along.
-
-func retry(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) (out []*message.Message, err error) {
-		for range 4 {
-			if out, err = h(msg); err == nil {
-				break
-			}
-		}
-		return out, err
-	}
-}
-
-func poisonQueue(queue *published) message.HandlerMiddleware {
-	return func(h message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			out, err := h(msg)
-			if err != nil {
-				return nil, queue.Publish("poison", msg)
-			}
-			return out, nil
-		}
-	}
-}
-
-func instantAck(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		msg.Ack()
-		return h(msg)
-	}
 }
