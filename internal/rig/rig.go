@@ -166,7 +166,11 @@ type Rig struct {
 }
 
 // What a Rig is made of.
-const HandlerName, TopicName, OutTopic = "charge", "orders", "payments"
+const (
+	HandlerName = "charge"
+	TopicName   = "orders"
+	OutTopic    = "payments"
+)
 
 // New makes a Rig.
 func New(t testing.TB, fn message.HandlerFunc, around ...message.HandlerMiddleware) *Rig {
