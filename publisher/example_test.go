@@ -4,14 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"strings"
-	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -207,93 +200,4 @@ func Example_contentAsKey() {
 		Key: eventkey.Content("sensor_id"),
 	}, logger)
 	_, _ = pub, err
-}
-
-// documents are those whose Go snippets must stand in this file, so that they
-// compile. A whole program in them is compiled as it is.
-var documents = []string{
-	"../README.md", "../docs/guarantees.md", "../docs/design.md", "../docs/operations.md", "../docs/migration.md",
-}
-
-func TestSnippetsCompile(t *testing.T) {
-	source, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	compiled := unindent(string(source))
-	for _, name := range documents {
-		text, err := os.ReadFile(filepath.FromSlash(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i, block := range strings.Split(string(text), "```go\n")[1:] {
-			snippet, _, closed := strings.Cut(block, "```")
-			switch {
-			case !closed:
-				t.Errorf("%s, snippet %d: not closed", name, i+1)
-			case strings.HasPrefix(snippet, "package main"):
-				vet(t, name, snippet)
-			case !strings.Contains(compiled, unindent(snippet)):
-				t.Errorf("%s, snippet %d is not in example_test.go:\n%s", name, i+1, snippet)
-			}
-		}
-	}
-}
-
-// A document that names a test promises that it is there.
-func TestNamedTestsExist(t *testing.T) {
-	root := os.DirFS("..")
-	if _, err := fs.Stat(root, "tests"); err != nil {
-		t.Skip("the tests on real servers are not part of the module")
-	}
-	exist := make(map[string]bool)
-	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && path != "." && strings.HasPrefix(d.Name(), "."):
-			return fs.SkipDir
-		case !strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		source, err := fs.ReadFile(root, path)
-		for _, match := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllSubmatch(source, -1) {
-			exist[string(match[1])] = true
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range documents {
-		text, err := os.ReadFile(filepath.FromSlash(name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, test := range regexp.MustCompile(`\bTest[A-Z]\w+`).FindAllString(string(text), -1) {
-			if !exist[test] {
-				t.Errorf("%s names %s, which is no test", name, test)
-			}
-		}
-	}
-}
-
-func unindent(code string) string {
-	var b strings.Builder
-	for line := range strings.Lines(code) {
-		b.WriteString(strings.TrimSpace(line) + "\n")
-	}
-	return b.String()
-}
-
-func vet(t *testing.T, name, program string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("go", "vet", file)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%s: %v\n%s", name, err, out)
-	}
 }
