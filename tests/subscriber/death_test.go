@@ -236,7 +236,13 @@ func TestFaultChaos(t *testing.T) {
 	}
 	for p := range published {
 		if !ended[p] {
-			t.Errorf("%s is lost", p)
+			var events []string
+			for _, l := range lines {
+				if l.payload == p {
+					events = append(events, fmt.Sprintf("%s by %s at %s (%s)", l.event, l.pid, l.at.Format("05.000"), l.rest))
+				}
+			}
+			t.Errorf("%s is lost: %q", p, events)
 		}
 	}
 	consumers, err := client.XInfoConsumers(context.Background(), topic, "billing").Result()

@@ -198,7 +198,11 @@ func handle(spec consumerSpec, direct *redis.Client, msg *message.Message, write
 		case <-timer.C:
 		case <-msg.Context().Done():
 			write("cancelled", id, payload, context.Cause(msg.Context()))
-			msg.Ack() // it must be refused
+			if spec.Check { // the run that looks for lost messages: this one is not handled
+				msg.Nack()
+			} else {
+				msg.Ack() // refused, unless the entry is still ours
+			}
 			return
 		}
 	}
