@@ -47,8 +47,8 @@ func (s *subscription) standBy(ctx context.Context) error {
 	}
 	if !s.book.isGated() {
 		s.standing = false
-	} else if found == 0 {
-		s.pause(s.pollEvery())
+	} else if found < (s.cfg.ReadAhead+1)/2 {
+		s.pause(s.pollEvery()) // not a script for every entry that makes room
 	}
 	return nil
 }
