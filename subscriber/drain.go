@@ -96,7 +96,7 @@ func (s *subscription) handBack(ctx context.Context) {
 			}
 			job.list = job.list[len(batch):]
 			if again := s.restoreLost(ctx, batch, lost, restored); len(again) > 0 {
-				job.list, first = append(again, job.list...), true
+				job.list = append(again, job.list...)
 			}
 		}
 	}
