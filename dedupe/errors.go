@@ -16,10 +16,17 @@ var (
 	// another process is handling it or the store is out of reach. Deliver it again
 	// after a while, and don't count it as failed.
 	ErrRetryLater = errors.New("message can't be handled now")
-	// ErrAborted: nothing was recorded, by the fault of the run: its transaction was
-	// ended underneath it, as a deadlock's victim or by a failed statement whose error
-	// the handler swallowed. The run counts as failed.
+	// ErrAborted: nothing was recorded, by the fault of the run: the database has ended
+	// or refused its transaction, as a deadlock's victim, for a constraint that is
+	// checked at the end, or for a failed statement whose error the handler swallowed.
+	// The run counts as failed. A session that was lost is no such fault.
 	ErrAborted = errors.New("transaction was aborted")
+	// ErrRefused: the store does not let this user record anything: a right is missing.
+	// Nothing was recorded. Another try does not help before an operator has.
+	ErrRefused = errors.New("store refuses the record")
+	// ErrTooLarge: the record, with its outputs, is larger than the store takes.
+	// Nothing was recorded, and another try does not help.
+	ErrTooLarge = errors.New("record is too large for the store")
 	// ErrClosed: the store was closed.
 	ErrClosed = errors.New("store is closed")
 	// ErrCorrupt: the record in the store can't be read. It is left as it is, and the

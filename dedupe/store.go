@@ -121,10 +121,11 @@ type Claim interface {
 	// Outputs are, for Done, the messages that the handler produced, in order, until
 	// they were settled.
 	Outputs() [][]byte
-	// Commit makes the record. ErrLeaseLost says that the claim was lost first, and
-	// ErrAborted that its transaction has failed; nothing was recorded then. Any other
-	// error says that the outcome is unknown. Only a claim in state Claimed can be
-	// committed.
+	// Commit makes the record. ErrLeaseLost says that the claim was lost first,
+	// ErrAborted that its transaction has failed, ErrTooLarge and ErrRefused that the
+	// store does not take the record; nothing was recorded then. Any other error says
+	// that the store is out of reach and the outcome unknown: the next Claim tells.
+	// Only a claim in state Claimed can be committed.
 	Commit(ctx context.Context, outputs [][]byte) error
 	// Rollback gives the claim up. After Commit and in other states it does nothing.
 	Rollback(ctx context.Context) error

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
@@ -29,14 +31,42 @@ func TxFrom(ctx context.Context) (pgx.Tx, bool) {
 // WithTx makes a handler of a function that is given the transaction, so that it can't
 // be forgotten. Return the error of a failed statement; one that is swallowed is found
 // before the record is made, and the run counts as failed.
+//
+// An error of the function counts as its failure, except when the session was lost
+// meanwhile, as by a restart of the database: then it also matches
+// dedupe.ErrRetryLater. A statement that ran into a time-out of the function's own
+// counts as failed.
 func WithTx(fn func(ctx context.Context, tx pgx.Tx, msg *message.Message) ([]*message.Message, error)) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		tx, ok := TxFrom(msg.Context())
+		ctx := msg.Context()
+		tx, ok := TxFrom(ctx)
 		if !ok {
 			return nil, ErrNoTx
 		}
-		return fn(msg.Context(), tx, msg)
+		produced, err := fn(ctx, tx, msg)
+		if err != nil && isLost(ctx, tx, err) {
+			return nil, fmt.Errorf("pgxstore: %w: %w", dedupe.ErrRetryLater, err)
+		}
+		return produced, err
 	}
+}
+
+// lookWithin bounds the look at a session after the handler has failed.
+const lookWithin = time.Second
+
+// isLost tells that a handler failed because its session was lost, or the database can't
+// now. A context of the handler's own that ended closes the session too, and is its fault.
+func isLost(ctx context.Context, tx pgx.Tx, err error) bool {
+	var answer *pgconn.PgError
+	if errors.As(err, &answer) {
+		return !sqlstore.IsFault(err)
+	}
+	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	return tx.Conn().Ping(ctx) != nil && tx.Conn().IsClosed()
 }
 
 // waiting is a claim that another holds.
@@ -92,20 +122,36 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	record := c.text.Commit(c.options.Retention, c.options.Fingerprint, outputs)
 	tag, err := c.tx.Exec(ctx, record.Text, record.Args...)
 	if err != nil || tag.RowsAffected() != 1 {
-		return fmt.Errorf("pgxstore: commit %s: %w", c.key, errors.Join(dedupe.ErrAborted, err))
+		// Nothing can have been committed. On a session that stands it is the fault of
+		// the handler, which may also have left its rows open.
+		if err == nil || sqlstore.IsFault(err) || ctx.Err() == nil && !c.tx.Conn().IsClosed() {
+			err = errors.Join(dedupe.ErrAborted, err)
+		}
+		return fmt.Errorf("pgxstore: commit %s: %w", c.key, err)
 	}
 	if err := c.tx.Commit(ctx); err != nil {
-		if givenUp(err) || errors.Is(err, pgx.ErrTxCommitRollback) {
-			return fmt.Errorf("pgxstore: commit %s: %w: %w", c.key, dedupe.ErrAborted, err)
-		}
-		// It may have been done, and its answer lost.
-		var one int
-		if look := c.store.cfg.Pool.QueryRow(ctx, c.text.Find.Text, c.text.Find.Args...).Scan(&one); look != nil {
-			return fmt.Errorf("pgxstore: commit %s: %w", c.key, errors.Join(err, look))
+		if err = c.notCommitted(ctx, err); err != nil {
+			return fmt.Errorf("pgxstore: commit %s: %w", c.key, err)
 		}
 	}
 	c.committed = true
 	return nil
+}
+
+// notCommitted looks what became of a COMMIT that failed: its answer may have been lost
+// after it was done. nil: it is recorded.
+func (c *claim) notCommitted(ctx context.Context, err error) error {
+	var one int
+	look := c.store.cfg.Pool.QueryRow(ctx, c.text.Find.Text, c.text.Find.Args...).Scan(&one)
+	switch {
+	case look == nil:
+		return nil
+	case !errors.Is(look, pgx.ErrNoRows):
+		return errors.Join(err, look)
+	case sqlstore.IsFault(err):
+		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
+	}
+	return err
 }
 
 // Rollback implements dedupe.Claim.

@@ -105,9 +105,11 @@ func (s *Store) Close() error {
 		}
 	}
 	s.mu.Unlock()
+	var ending sync.WaitGroup // at once: each may take its time on a silent link
 	for _, c := range claims {
-		c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+		ending.Go(func() { c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed)) })
 	}
+	ending.Wait()
 	return errors.Join(s.sql.Close(), s.db.Close())
 }
 
@@ -247,7 +249,11 @@ func givenUp(err error) bool {
 const cleanUp = 5 * time.Second
 
 func rollback(ctx context.Context, tx pgx.Tx) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUp)
+	bound := cleanUp
+	if until, ok := ctx.Deadline(); ok && ctx.Err() == nil {
+		bound = min(bound, time.Until(until))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
 	_ = tx.Rollback(ctx) // it has ended then, or pgx closes the connection
 }

@@ -19,12 +19,16 @@ func (s *Store) Migrate(ctx context.Context) error {
 		return fmt.Errorf("sqlstore: migrate: %w", err)
 	}
 	defer conn.Close()
-	for range tries {
-		if err = s.migrate(ctx, conn); kindOf(err) != busy && kindOf(err) != again && kindOf(err) != duplicate {
-			break
+	if s.cfg.Dialect == MySQL {
+		var autocommit bool
+		if err := conn.QueryRowContext(ctx, "SELECT @@autocommit").Scan(&autocommit); err != nil {
+			return fmt.Errorf("sqlstore: migrate: %w", err)
+		}
+		if !autocommit {
+			return fmt.Errorf("sqlstore: migrate: %w", errNoAutocommit)
 		}
 	}
-	if err != nil {
+	if err := repeat(ctx, func() error { return s.migrate(ctx, conn) }); err != nil {
 		return fmt.Errorf("sqlstore: migrate: %w", err)
 	}
 	return nil
@@ -87,7 +91,10 @@ func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
 	id := idOf(k)
 	r, err := s.read(ctx, id)
 	if err == nil {
-		_, err = s.drop(ctx, id, r.token)
+		err = repeat(ctx, func() error {
+			_, err := s.drop(ctx, id, r.token)
+			return err
+		})
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return fmt.Errorf("sqlstore: forget %s: %w", k, err)
@@ -169,7 +176,11 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, 
 			return false, err
 		}
 		for _, f := range batch {
-			held, err := s.drop(ctx, f.id, f.token)
+			var held bool
+			err := repeat(ctx, func() (err error) {
+				held, err = s.drop(ctx, f.id, f.token)
+				return err
+			})
 			if err != nil {
 				return false, err
 			}

@@ -51,33 +51,87 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	case c.session == nil:
 		return fmt.Errorf("sqlstore: commit: %w: it was rolled back", dedupe.ErrLeaseLost)
 	}
-	defer c.end(ctx, nil)
-	s, tx := c.store, c.session.tx
-	res, err := tx.ExecContext(ctx, s.text.commit,
-		c.options.Retention.Milliseconds(), nullable(dedupe.Digest(c.options.Fingerprint)), nullable(dedupe.JoinOutputs(outputs)), c.id, []byte(c.options.Token))
-	if err != nil {
-		// Nothing can have been committed: the record's own statement has failed.
-		return fmt.Errorf("sqlstore: commit %s: %w: %w", c.key, dedupe.ErrAborted, err)
+	s, sess := c.store, c.session
+	recorded := dedupe.JoinOutputs(outputs)
+	var res sql.Result
+	err := sess.check()
+	if err == nil {
+		res, err = sess.tx.ExecContext(ctx, s.text.commit,
+			c.options.Retention.Milliseconds(), nullable(dedupe.Digest(c.options.Fingerprint)), nullable(recorded), c.id, []byte(c.options.Token))
 	}
+	if err != nil {
+		return fmt.Errorf("sqlstore: commit %s: %w", c.key, c.notRecorded(ctx, recorded, err))
+	}
+	defer func() {
+		if c.session != nil {
+			c.end(ctx, nil)
+		}
+	}()
 	if n, err := res.RowsAffected(); err != nil || n != 1 {
 		return fmt.Errorf("sqlstore: commit %s: %w: the claim's row is gone: the server has ended the transaction that made it", c.key, errors.Join(dedupe.ErrAborted, err))
 	}
-	if err := tx.Commit(); err != nil {
-		if kindOf(err) == again {
-			return fmt.Errorf("sqlstore: commit %s: %w: %w", c.key, dedupe.ErrAborted, err)
-		}
-		// It may have been done, and its answer lost.
-		var one int
-		if look := s.cfg.DB.QueryRowContext(ctx, s.text.find, c.id, []byte(c.options.Token)).Scan(&one); look != nil {
-			if errors.Is(look, sql.ErrNoRows) {
-				look = nil
-			}
-			return fmt.Errorf("sqlstore: commit %s: %w", c.key, errors.Join(err, look))
+	if err := sess.commit(ctx); err != nil {
+		c.end(ctx, nil) // a pool of one has no other connection for the look
+		if err = s.notCommitted(ctx, c.id, c.options.Token, err); err != nil {
+			return fmt.Errorf("sqlstore: commit %s: %w", c.key, err)
 		}
 	}
 	c.committed = true
 	return nil
 }
+
+// notRecorded ends the claim and says whose fault it is that the record's own statement
+// has failed. Nothing can have been committed.
+func (c *claim) notRecorded(ctx context.Context, recorded []byte, err error) error {
+	ended := errors.Is(err, sql.ErrTxDone) // by the handler
+	k := kindOf(err)
+	stood := errors.Is(err, errUnusable) && c.session.stands(ctx, c.id)
+	stood = c.end(ctx, nil) || stood
+	switch {
+	case k == tooLarge || k == unanswered && c.store.isTooLarge(ctx, recorded):
+		return fmt.Errorf("%w: %d bytes of outputs: %w", dedupe.ErrTooLarge, len(recorded), err)
+	case k == busy: // SQLite: it had to write before the COMMIT, and readers are in the way
+		return err
+	// An error without an answer, on a session that stands: the driver could not send
+	// the statement, since the handler has left its rows open.
+	case ended || IsFault(err) || k == unanswered && stood:
+		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
+	}
+	return err
+}
+
+// notCommitted looks what became of a COMMIT that failed: its answer may have been lost
+// after it was done. nil: it is recorded.
+func (s *Store) notCommitted(ctx context.Context, id []byte, token string, err error) error {
+	if kindOf(err) == busy {
+		return err // SQLite: certainly not done, and readers are in the way of a look, too
+	}
+	var one int
+	look := s.cfg.DB.QueryRowContext(ctx, s.text.find, id, []byte(token)).Scan(&one)
+	switch {
+	case look == nil:
+		return nil
+	case !errors.Is(look, sql.ErrNoRows):
+		return errors.Join(err, look)
+	case IsFault(err):
+		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
+	}
+	return err
+}
+
+// isTooLarge explains a session of MySQL that was lost with the record: by a packet
+// above its limit the server closes the connection, as though the network had.
+func (s *Store) isTooLarge(ctx context.Context, recorded []byte) bool {
+	if s.cfg.Dialect != MySQL || ctx.Err() != nil {
+		return false
+	}
+	var limit int
+	err := s.cfg.DB.QueryRowContext(ctx, "SELECT @@max_allowed_packet").Scan(&limit)
+	return err == nil && len(recorded)+packetOverhead > limit
+}
+
+// packetOverhead is at least what a packet has beside the outputs of a record.
+const packetOverhead = 512
 
 // Rollback implements dedupe.Claim.
 func (c *claim) Rollback(ctx context.Context) error {
@@ -103,8 +157,8 @@ func (c *claim) finish(cause error) {
 }
 
 // end gives everything back; with the lock.
-func (c *claim) end(ctx context.Context, cause error) {
-	c.session.end(ctx)
+func (c *claim) end(ctx context.Context, cause error) (stood bool) {
+	stood = c.session.end(ctx)
 	c.session = nil
 	c.cancel(cause)
 	s := c.store
@@ -112,6 +166,7 @@ func (c *claim) end(ctx context.Context, cause error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.live, c)
+	return stood
 }
 
 // Settle implements dedupe.Claim.

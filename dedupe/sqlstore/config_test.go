@@ -80,25 +80,36 @@ func TestKindsOfErrors(t *testing.T) {
 		stateError("40001"):         again,
 		stateError("40P01"):         again,
 		stateError("55P03"):         busy,
-		stateError("42P01"):         other,
+		stateError("42P01"):         fault,
+		stateError("25P02"):         fault, // a failed statement was swallowed
+		stateError("23503"):         fault,
+		stateError("P0001"):         fault,
+		stateError("57P01"):         away, // shutdown
+		stateError("25P03"):         away,
+		stateError("53100"):         away,
 		codeError(5):                busy,
 		codeError(517):              busy, // SQLITE_BUSY_SNAPSHOT
 		codeError(1555):             duplicate,
-		codeError(1):                other,
+		codeError(787):              duplicate, // of a foreign key
+		codeError(1):                fault,
+		codeError(13):               away,
+		codeError(18):               tooLarge,
 		&mysqlError{1062}:           duplicate,
 		&mysqlError{1213}:           again,
 		&mysqlError{1205}:           busy,
-		&mysqlError{1064}:           other,
+		&mysqlError{1064}:           fault,
+		&mysqlError{1927}:           away,
+		&mysqlError{1153}:           tooLarge,
 		cgoError{6}:                 busy,
-		errors.New("no code"):       other,
-		context.DeadlineExceeded:    other,
-		&driverError{"wrapped too"}: other,
+		errors.New("no code"):       unanswered,
+		context.DeadlineExceeded:    unanswered,
+		&driverError{"wrapped too"}: unanswered,
 	} {
 		if got := kindOf(fmt.Errorf("claim: %w", err)); got != want {
 			t.Errorf("%T %v is %d, want %d", err, err, got, want)
 		}
 	}
-	if kindOf(nil) != other {
+	if kindOf(nil) != unanswered {
 		t.Error("nil")
 	}
 }

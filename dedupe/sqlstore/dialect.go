@@ -29,7 +29,7 @@ var (
 // database's.
 type dialect struct {
 	schema string
-	// now is the server's clock, not the start of the transaction, in milliseconds.
+	// now is the server's clock, in milliseconds since 1970, not the transaction's start.
 	now string
 	// insert makes the claim's row unless there is one, without an error and without
 	// waiting for another transaction; parameters are lock, then the columns.
@@ -55,7 +55,9 @@ var dialects = map[Dialect]dialect{
 	// duplicate key is an error that ends the statement only.
 	MySQL: {
 		schema: schemaMySQL,
-		now:    "CAST(UNIX_TIMESTAMP(SYSDATE(3)) * 1000 AS SIGNED)",
+		// UNIX_TIMESTAMP reads its argument in the session's zone, and is an hour off when
+		// clocks are put back.
+		now:    "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
 		insert: "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0)",
 	},
 	// There is one writer at a time. Being the transaction's first statement, the

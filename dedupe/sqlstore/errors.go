@@ -3,32 +3,37 @@ package sqlstore
 import (
 	"errors"
 	"reflect"
+	"strings"
 )
 
 // kind is what a database's error means to a claim.
 type kind uint8
 
 const (
-	other     kind = iota
-	duplicate      // the row is there
-	busy           // somebody holds what is needed
-	again          // the transaction was given up by the server; a new one may succeed
+	unanswered kind = iota // by the link, the context or the driver: nobody knows
+	duplicate              // the row is there
+	busy                   // somebody holds what is needed
+	again                  // the transaction was given up by the server; a new one may succeed
+	away                   // the server can't now: it ends the session, or lacks what it needs
+	tooLarge               // for the server
+	fault                  // any other answer
 )
+
+// IsFault tells that the database has answered with this error, and that what it
+// complains of is the transaction: a constraint, a deadlock, a lock that another has, a
+// statement before it that failed. It is false for an error of the link, the context or the driver, and for an
+// answer about the state of the server, such as a shutdown.
+func IsFault(err error) bool {
+	k := kindOf(err)
+	return k != unanswered && k != away
+}
 
 // kindOf reads the codes that drivers give, by what their error types have in common:
 // a package over database/sql that imported the drivers would bring all of them along.
 func kindOf(err error) kind {
 	for ; err != nil; err = errors.Unwrap(err) {
 		if s, ok := err.(interface{ SQLState() string }); ok {
-			switch s.SQLState() { // PostgreSQL: pgx, lib/pq
-			case "23505":
-				return duplicate
-			case "55P03":
-				return busy
-			case "40001", "40P01":
-				return again
-			}
-			return other
+			return postgresKind(s.SQLState()) // pgx, lib/pq
 		}
 		if c, ok := err.(interface{ Code() int }); ok {
 			return sqliteKind(c.Code()) // modernc.org/sqlite
@@ -38,21 +43,53 @@ func kindOf(err error) kind {
 			continue
 		}
 		if n := v.FieldByName("Number"); n.IsValid() && n.CanUint() { // go-sql-driver/mysql
-			switch n.Uint() {
-			case 1062:
-				return duplicate
-			case 1205, 3572:
-				return busy
-			case 1213, 1020: // a deadlock's victim; MariaDB's "record has changed since last read"
-				return again
-			}
-			return other
+			return mysqlKind(n.Uint())
 		}
 		if c := v.FieldByName("Code"); c.IsValid() && c.CanInt() { // mattn/go-sqlite3
 			return sqliteKind(int(c.Int()))
 		}
 	}
-	return other
+	return unanswered
+}
+
+func postgresKind(state string) kind {
+	switch state {
+	case "23505":
+		return duplicate
+	case "55P03":
+		return busy
+	case "40001", "40P01":
+		return again
+	case "25P03", "25P04": // a time-out for the transaction, which ends the session
+		return away
+	}
+	// Connection; resources; an operator, among them a shutdown; the system.
+	for _, class := range []string{"08", "53", "57", "58"} {
+		if strings.HasPrefix(state, class) {
+			return away
+		}
+	}
+	return fault
+}
+
+func mysqlKind(number uint64) kind {
+	switch number {
+	case 1062:
+		return duplicate
+	case 1205, 3572:
+		return busy
+	case 1213, 1020: // a deadlock's victim; MariaDB's "record has changed since last read"
+		return again
+	case 1153:
+		return tooLarge
+	case 1053, 1317, 1927, 3169, 4031, // shutdown, interrupted, killed, idle for too long
+		1158, 1159, 1160, 1161, // the network
+		1021, 1037, 1038, 1041, 1114, 1206, // disk, memory, tables of locks
+		1290, 1836, 1047, // read-only after a failover; a node that has left its cluster
+		1969, 3024: // took too long
+		return away
+	}
+	return fault
 }
 
 func sqliteKind(code int) kind {
@@ -61,6 +98,10 @@ func sqliteKind(code int) kind {
 		return busy
 	case 19: // CONSTRAINT
 		return duplicate
+	case 7, 8, 9, 10, 13, 14, 15: // NOMEM, READONLY, INTERRUPT, IOERR, FULL, CANTOPEN, PROTOCOL
+		return away
+	case 18: // TOOBIG
+		return tooLarge
 	}
-	return other
+	return fault
 }

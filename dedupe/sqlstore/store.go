@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -46,9 +47,11 @@ func (s *Store) Close() error {
 		claims = append(claims, c)
 	}
 	s.mu.Unlock()
+	var ending sync.WaitGroup // at once: each may take its time on a silent link
 	for _, c := range claims {
-		c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+		ending.Go(func() { c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed)) })
 	}
+	ending.Wait()
 	return nil
 }
 
@@ -146,7 +149,10 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until 
 		case err != nil:
 			return nil, false, err
 		case r.expired:
-			if held, err := s.drop(ctx, id, r.token); held || err != nil {
+			switch held, err := s.drop(ctx, id, r.token); {
+			case held || kindOf(err) == busy:
+				return nil, false, nil
+			case err != nil && kindOf(err) != again:
 				return nil, false, err
 			}
 			continue
@@ -178,7 +184,9 @@ func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Op
 		n, err = res.RowsAffected()
 	}
 	if err == nil && n == 1 {
-		return sess, true, false, nil
+		if err = sess.inserted(ctx); err == nil {
+			return sess, true, false, nil
+		}
 	}
 	sess.end(ctx)
 	switch kindOf(err) {
@@ -247,39 +255,37 @@ func (s *Store) read(ctx context.Context, id []byte) (row, error) {
 // drop deletes a record, unless somebody is claiming its key: held. MySQL would wait
 // for that one's end otherwise.
 func (s *Store) drop(ctx context.Context, id, token []byte) (held bool, err error) {
-	pause := firstLook
-	for range tries {
-		var sess *session
-		if sess, held, err = s.begin(ctx, id, lastLook); err == nil && !held {
-			if _, err = sess.tx.ExecContext(ctx, s.text.drop, id, token); err == nil {
-				err = sess.tx.Commit()
-			}
-			sess.end(ctx)
-		}
-		if k := kindOf(err); err == nil || k != again && k != busy {
-			return held, err
-		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return false, errors.Join(context.Cause(ctx), err)
-		}
-		pause = min(2*pause, lastLook)
+	sess, held, err := s.begin(ctx, id, lastLook)
+	if err != nil || held {
+		return held, err
 	}
-	return false, err
+	defer sess.end(ctx)
+	if _, err := sess.tx.ExecContext(ctx, s.text.drop, id, token); err != nil {
+		return false, err
+	}
+	return false, sess.commit(ctx)
 }
 
-// exec runs one statement in a transaction of its own, again if the server asks for it.
-func (s *Store) exec(ctx context.Context, text string, args ...any) (err error) {
-	pause := firstLook
-	for range tries {
-		_, err = s.cfg.DB.ExecContext(ctx, text, args...)
-		if k := kindOf(err); err == nil || k != again && k != busy {
+// exec runs one statement in a transaction of its own.
+func (s *Store) exec(ctx context.Context, text string, args ...any) error {
+	return repeat(ctx, func() error {
+		_, err := s.cfg.DB.ExecContext(ctx, text, args...)
+		return err
+	})
+}
+
+// repeatFor bounds repeat.
+const repeatFor = 20 * time.Second
+
+// repeat does it again while somebody is in the way, or the server asks for it.
+func repeat(ctx context.Context, do func() error) error {
+	pause, giveUp := firstLook, time.Now().Add(repeatFor)
+	for {
+		err := do()
+		if k := kindOf(err); k != again && k != busy || time.Now().After(giveUp) {
 			return err
 		}
-		timer := time.NewTimer(pause)
+		timer := time.NewTimer(rand.N(pause) + pause/2) // those who collided don't again
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
@@ -288,5 +294,4 @@ func (s *Store) exec(ctx context.Context, text string, args ...any) (err error) 
 		}
 		pause = min(2*pause, lastLook)
 	}
-	return err
 }

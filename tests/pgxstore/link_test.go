@@ -1,0 +1,252 @@
+package pgxstore_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/pgxstore"
+	"github.com/onceward/watermill-idempotent/tests/sqlstore/gate"
+	"github.com/onceward/watermill-idempotent/tests/testdb"
+)
+
+func options() dedupe.Options {
+	return dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
+}
+
+func key(event string) dedupe.Key { return dedupe.Key{Namespace: "ledger", Event: event} }
+
+func mustClaim(t testing.TB, s dedupe.Store, event string) (dedupe.Claim, pgx.Tx) {
+	t.Helper()
+	c, err := s.Claim(context.Background(), key(event), options())
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, ok := pgxstore.TxFrom(c.Context())
+	if c.State() != dedupe.Claimed || !ok {
+		t.Fatalf("state %v, a transaction on the context: %v", c.State(), ok)
+	}
+	t.Cleanup(func() { _ = c.Rollback(context.Background()) })
+	return c, tx
+}
+
+func exec(t testing.TB, db interface {
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, text string) {
+	t.Helper()
+	if _, err := db.Exec(context.Background(), text); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+}
+
+func wantUntouched(t *testing.T, pool *pgxpool.Pool, store *pgxstore.Store, event string) {
+	t.Helper()
+	var n int
+	if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM ledger").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d effects without a record, %v", n, err)
+	}
+	if _, err := store.Lookup(t.Context(), key(event)); !errors.Is(err, dedupe.ErrNotFound) {
+		t.Errorf("lookup: %v, want ErrNotFound", err)
+	}
+}
+
+// killOthers ends all sessions of the database but this one, as a restart would.
+func killOthers(t *testing.T, pool *pgxpool.Pool) {
+	t.Helper()
+	exec(t, pool, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datname = current_database()")
+}
+
+// A session that was lost during the run, by a restart of the database, is no failure
+// of the handler, whether or not the handler has noticed.
+func TestSessionLostDuringTheRun(t *testing.T) {
+	d := testdb.Postgres(t)
+	admin := openPool(t, d)
+	exec(t, admin, "CREATE TABLE ledger (amount INTEGER NOT NULL)")
+	store := newStore(t, openPool(t, d), "")
+	c, tx := mustClaim(t, store, "1")
+	exec(t, tx, "INSERT INTO ledger VALUES (100)")
+	killOthers(t, admin)
+	if err := c.Commit(t.Context(), nil); err == nil || errors.Is(err, dedupe.ErrAborted) {
+		t.Errorf("commit: %v, want that the store is out of reach", err)
+	}
+	wantUntouched(t, admin, store, "1")
+	for name, want := range map[string]bool{"noticed": true, "on its own": false, "its own time-out": false} {
+		c, _ := mustClaim(t, store, name)
+		msg := message.NewMessage("", nil)
+		msg.SetContext(c.Context())
+		_, err := pgxstore.WithTx(func(ctx context.Context, tx pgx.Tx, _ *message.Message) ([]*message.Message, error) {
+			switch name {
+			case "noticed":
+				killOthers(t, admin)
+				_, err := tx.Exec(ctx, "INSERT INTO ledger VALUES (100)")
+				return nil, err
+			case "its own time-out":
+				ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+				defer cancel()
+				_, err := tx.Exec(ctx, "SELECT pg_sleep(5)")
+				return nil, err
+			}
+			return nil, errors.New("no such account")
+		})(msg)
+		if err == nil || errors.Is(err, dedupe.ErrRetryLater) != want {
+			t.Errorf("%s: %v, want ErrRetryLater %v", name, err, want)
+		}
+		if err := c.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	wantUntouched(t, admin, store, "1")
+}
+
+// The database refuses at COMMIT, or the handler has left its rows open: its fault.
+func TestFaultsOfTheHandler(t *testing.T) {
+	d := testdb.Postgres(t)
+	pool := openPool(t, d)
+	exec(t, pool, "CREATE TABLE account (id INT PRIMARY KEY)")
+	exec(t, pool, "CREATE TABLE ledger (account INT REFERENCES account (id) DEFERRABLE INITIALLY DEFERRED)")
+	store := newStore(t, pool, "")
+	c, tx := mustClaim(t, store, "1")
+	exec(t, tx, "INSERT INTO ledger VALUES (77)")
+	if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrAborted) {
+		t.Errorf("a constraint at COMMIT: %v, want ErrAborted", err)
+	}
+	wantUntouched(t, pool, store, "1")
+	c, tx = mustClaim(t, store, "1")
+	if _, err := tx.Query(t.Context(), "SELECT generate_series(1, 10)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrAborted) {
+		t.Errorf("rows left open: %v, want ErrAborted", err)
+	}
+	c, tx = mustClaim(t, store, "1")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrAborted) {
+		t.Errorf("committed by the handler: %v, want ErrAborted", err)
+	}
+}
+
+func gated(t *testing.T, d *testdb.Database) (*pgxpool.Pool, *gate.Gate) {
+	t.Helper()
+	u, err := url.Parse(d.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := gate.New(t, u.Host)
+	u.Host = g.Addr()
+	u.RawQuery += "&pool_max_conns=10"
+	pool, err := pgxpool.New(context.Background(), u.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		g.Open()
+		pool.Close()
+	})
+	return pool, g
+}
+
+func isCommit(request []byte) bool {
+	return bytes.Contains(bytes.ToLower(request), []byte("commit")) && !bytes.Contains(request, []byte("committed_at"))
+}
+
+// COMMIT is done and its answer lost: the store looks, and the run counts.
+func TestReplyOfCommitLost(t *testing.T) {
+	pool, g := gated(t, testdb.Postgres(t))
+	c, _ := mustClaim(t, newStore(t, pool, ""), "1")
+	g.Lose(isCommit)
+	if err := c.Commit(t.Context(), nil); err != nil {
+		t.Errorf("commit: %v", err)
+	}
+}
+
+// The link goes silent: contexts bound every step, and Close.
+func TestSilentLink(t *testing.T) {
+	d := testdb.Postgres(t)
+	pool, g := gated(t, d)
+	store := newStore(t, pool, "")
+	commit, _ := mustClaim(t, store, "commit")
+	rollback, _ := mustClaim(t, store, "rollback")
+	for n := range 3 {
+		mustClaim(t, store, fmt.Sprint(n))
+	}
+	g.Shut()
+	for name, do := range map[string]func(ctx context.Context) error{
+		"commit":   func(ctx context.Context) error { return commit.Commit(ctx, nil) },
+		"rollback": func(ctx context.Context) error { return errors.Join(rollback.Rollback(ctx), ctx.Err()) },
+		"claim": func(ctx context.Context) error {
+			_, err := store.Claim(ctx, key("new"), options())
+			return err
+		},
+		"close": func(context.Context) error { return errors.Join(store.Close(), errors.New("closed")) },
+	} {
+		begin := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := do(ctx)
+		cancel()
+		if err == nil || errors.Is(err, dedupe.ErrAborted) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("%s took %v", name, took)
+		}
+	}
+	g.Open()
+}
+
+// Duplicates of a running key take no connection.
+func TestDuplicatesDontStarveThePool(t *testing.T) {
+	d := testdb.Postgres(t)
+	config, err := pgxpool.ParseConfig(d.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 3
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	store := newStore(t, pool, "")
+	running, _ := mustClaim(t, store, "1")
+	ctx, cancel := context.WithCancel(t.Context())
+	asked := pool.Stat().AcquireCount()
+	var wg sync.WaitGroup
+	for range 20 {
+		wg.Go(func() {
+			o := options()
+			o.Wait = time.Minute
+			if c, err := store.Claim(ctx, key("1"), o); err == nil && c.State() == dedupe.Claimed {
+				t.Error("claimed twice")
+			}
+		})
+	}
+	o := options()
+	o.Wait = 300 * time.Millisecond // so long that the others have looked several times
+	if c, err := store.Claim(t.Context(), key("1"), o); err != nil || c.State() != dedupe.InProgress {
+		t.Errorf("%v, %v", c, err)
+	}
+	if n := pool.Stat().AcquireCount() - asked; n != 0 {
+		t.Errorf("duplicates took %d connections", n)
+	}
+	if other, _ := mustClaim(t, store, "2"); other.Commit(t.Context(), nil) != nil {
+		t.Error("another key finds no connection")
+	}
+	cancel()
+	wg.Wait()
+	if err := running.Commit(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
