@@ -1,7 +1,7 @@
 package dedupe
 
 import (
-	"container/list"
+	"container/heap"
 	"context"
 	"fmt"
 	"slices"
@@ -15,7 +15,7 @@ const DefaultMaxRecords = 100_000
 // MemoryConfig configures a [Memory].
 type MemoryConfig struct {
 	// MaxRecords bounds the records, claims among them; 0 means 100,000. When it is
-	// reached, the record that was committed first goes, and its event would be
+	// reached, the record that would run out first goes, and its event would be
 	// handled again. Claims never go: when there is nothing else, Claim returns
 	// ErrFull.
 	MaxRecords int
@@ -36,7 +36,7 @@ type memData struct {
 
 	mu      sync.Mutex
 	records map[Key]*memRecord
-	order   *list.List // done records, the first committed in front
+	done    byEnd // the done records
 	evicted int64
 }
 
@@ -56,7 +56,32 @@ type memRecord struct {
 	committedAt time.Time
 	digest      []byte
 	outputs     [][]byte
-	place       *list.Element
+	place       int // in byEnd
+}
+
+// byEnd is a heap of done records: the one that runs out first is on top.
+type byEnd []*memRecord
+
+func (h byEnd) Len() int           { return len(h) }
+func (h byEnd) Less(i, j int) bool { return h[i].ends.Before(h[j].ends) }
+func (h byEnd) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push implements heap.Interface.
+func (h *byEnd) Push(r any) {
+	r.(*memRecord).place = len(*h)
+	*h = append(*h, r.(*memRecord))
+}
+
+// Pop implements heap.Interface.
+func (h *byEnd) Pop() any {
+	last := len(*h) - 1
+	r := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return r
 }
 
 // NewMemory makes an empty store.
@@ -67,7 +92,7 @@ func NewMemory(cfg MemoryConfig) (*Memory, error) {
 	if cfg.MaxRecords == 0 {
 		cfg.MaxRecords = DefaultMaxRecords
 	}
-	data := &memData{max: cfg.MaxRecords, records: make(map[Key]*memRecord), order: list.New()}
+	data := &memData{max: cfg.MaxRecords, records: make(map[Key]*memRecord)}
 	return (&Memory{memData: data}).Open(), nil
 }
 
@@ -165,8 +190,8 @@ func (m *memData) makeRoom(now time.Time) error {
 	if len(m.records) < m.max {
 		return nil
 	}
-	if front := m.order.Front(); front != nil {
-		m.remove(front.Value.(*memRecord))
+	if len(m.done) > 0 {
+		m.remove(m.done[0])
 		m.evicted++
 		return nil
 	}
@@ -179,25 +204,19 @@ func (m *memData) makeRoom(now time.Time) error {
 	return fmt.Errorf("%w: %d of them", ErrFull, len(m.records))
 }
 
-// dropExpired removes the records at the front that ran out. With one retention for
-// all these are all that ran out.
+// dropExpired removes the records that ran out.
 func (m *memData) dropExpired(now time.Time) {
-	for front := m.order.Front(); front != nil; front = m.order.Front() {
-		r := front.Value.(*memRecord)
-		if now.Before(r.ends) {
-			return
-		}
-		m.remove(r)
+	for len(m.done) > 0 && !now.Before(m.done[0].ends) {
+		m.remove(m.done[0])
 	}
 }
 
 func (m *memData) remove(r *memRecord) {
 	delete(m.records, r.key)
-	if r.place != nil {
-		m.order.Remove(r.place)
-	}
 	if r.state == InProgress {
 		close(r.changed)
+	} else {
+		heap.Remove(&m.done, r.place)
 	}
 }
 
@@ -280,7 +299,7 @@ func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
 	r.state, r.committedAt, r.ends = Done, now, now.Add(c.options.Retention)
 	r.digest = Digest(c.options.Fingerprint)
 	r.outputs = clone(outputs)
-	r.place = m.order.PushBack(r)
+	heap.Push(&m.done, r)
 	close(r.changed)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -159,4 +160,41 @@ func TestKeyString(t *testing.T) {
 			t.Errorf("%q is read as %+v", bad, k)
 		}
 	}
+}
+
+// A record that ran out makes room before one that has not, also behind it.
+func TestMemoryEvictsWhatRanOutFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, err := dedupe.NewMemory(dedupe.MemoryConfig{MaxRecords: 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		put := func(event string, retention time.Duration) dedupe.State {
+			c, err := m.Claim(t.Context(), dedupe.Key{Namespace: "n", Event: event}, dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: retention})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.State() == dedupe.Claimed {
+				err = c.Commit(t.Context(), nil)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.State()
+		}
+		put("long", time.Hour)
+		put("short 1", time.Second)
+		put("short 2", 2*time.Second)
+		time.Sleep(3 * time.Second)
+		put("new 1", time.Minute)
+		put("new 2", 2*time.Minute)
+		if state := put("long", time.Hour); state != dedupe.Done || m.Evicted() != 0 {
+			t.Errorf("%v, %d evicted, while two that ran out were there", state, m.Evicted())
+		}
+		put("new 3", time.Hour) // the one that would run out first goes
+		if state := put("new 2", time.Hour); state != dedupe.Done || m.Evicted() != 1 {
+			t.Errorf("%v, %d evicted", state, m.Evicted())
+		}
+	})
 }

@@ -70,13 +70,14 @@ func (m *Memory) Purge(_ context.Context, before time.Time, limit int) (int, err
 	defer m.mu.Unlock()
 	n := 0
 	now := time.Now()
-	for e := m.order.Front(); e != nil && (limit <= 0 || n < limit); {
-		next := e.Next()
-		if r := e.Value.(*memRecord); r.committedAt.Before(before) || !now.Before(r.ends) {
+	for _, r := range slices.Clone(m.done) { // remove changes it
+		if limit > 0 && n >= limit {
+			break
+		}
+		if r.committedAt.Before(before) || !now.Before(r.ends) {
 			m.remove(r)
 			n++
 		}
-		e = next
 	}
 	return n, nil
 }

@@ -3,9 +3,13 @@ package redisstore
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync/atomic"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 // claim implements dedupe.Claim.
@@ -60,7 +64,14 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	ctx, cancel := context.WithDeadline(ctx, c.lease.End())
 	defer cancel()
 	s := c.store
-	sent := s.send(ctx, s.script(commitScript, c.name, claimValue(c.options.Token), kind, c.tag, body, c.options.Retention.Milliseconds()))
+	commit := s.script(commitScript, c.name, claimValue(c.options.Token), kind, c.tag, body, c.options.Retention.Milliseconds())
+	sent := s.send(ctx, func(ctx context.Context) (any, error) {
+		value, err := commit(ctx)
+		if err != nil && s.isTooLarge(ctx, c.name, len(body), err) {
+			err = fmt.Errorf("%w: %d bytes: %w", dedupe.ErrTooLarge, len(body), err)
+		}
+		return value, err
+	})
 	done, err := sent.yes()
 	switch {
 	case err != nil:
@@ -70,6 +81,28 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	}
 	c.committed.Store(true)
 	return nil
+}
+
+// isTooLarge explains a commit that failed. On an argument above proto-max-bulk-len the
+// server closes the connection, often before it has read all of it: then the client sees
+// its connection reset, as by any fault of the network.
+func (s *Store) isTooLarge(ctx context.Context, name string, size int, err error) bool {
+	if redis.HasErrorPrefix(err, "Protocol error") {
+		return true
+	}
+	if size <= minBulkLen || server.Classify(err) != server.Ambiguous {
+		return false
+	}
+	node, err := server.Node(ctx, s.cfg.Client, name)
+	if err != nil {
+		return false
+	}
+	config, err := node.ConfigGet(ctx, "proto-max-bulk-len").Result()
+	if err != nil { // the user may not ask
+		return false
+	}
+	limit, err := strconv.Atoi(config["proto-max-bulk-len"])
+	return err == nil && size > limit
 }
 
 // Rollback implements dedupe.Claim.

@@ -91,7 +91,7 @@ func (s *Store) send(ctx context.Context, run step) (out sending) {
 			out.unknown = true
 			return out
 		}
-		if out.err == nil || errors.Is(out.err, redis.Nil) || ctx.Err() != nil || errors.Is(out.err, dedupe.ErrClosed) {
+		if out.err == nil || errors.Is(out.err, redis.Nil) || ctx.Err() != nil || errors.Is(out.err, dedupe.ErrClosed) || errors.Is(out.err, dedupe.ErrTooLarge) {
 			return out
 		}
 		class := server.Classify(out.err)
@@ -135,7 +135,7 @@ func (r reply) yes() (bool, error) {
 func explain(what, name string, err error) error {
 	switch {
 	case server.IsRefusedByACL(err) || redis.HasErrorPrefix(err, "unknown command"):
-		return fmt.Errorf("redisstore: %s: the user needs SET, GET, PTTL, PEXPIRE, DEL, TIME, EVAL and EVALSHA on %s*: %w", what, recordPrefix, err)
+		return fmt.Errorf("redisstore: %s: %w: the user needs SET, GET, PTTL, PEXPIRE, DEL, TIME, EVAL and EVALSHA on %s*: %w", what, dedupe.ErrRefused, recordPrefix, err)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return fmt.Errorf("redisstore: %s %q: %w: %w", what, name, dedupe.ErrCorrupt, err)
 	}

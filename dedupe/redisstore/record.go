@@ -25,7 +25,8 @@ const (
 	fingerprintAt  = tagAt + tagBytes
 	recordBytes    = fingerprintAt + dedupe.DigestBytes
 	recordPrefix   = "idem:done:"
-	maxOutputBytes = 512 << 20 // proto-max-bulk-len
+	maxOutputBytes = 512 << 20 // proto-max-bulk-len, unless the server has another
+	minBulkLen     = 1 << 20   // the least that it can be
 )
 
 // Name is the key of a record in Redis: idem:done:<namespace>:<topic>:<handler>:<key>,
@@ -109,7 +110,7 @@ func encode(digest []byte, outputs [][]byte) (kind string, body []byte, err erro
 	}
 	body = append(sum[:], dedupe.JoinOutputs(outputs)...)
 	if len(body) > maxOutputBytes {
-		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrInvalid, len(body))
+		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrTooLarge, len(body))
 	}
 	return kind, body, nil
 }
