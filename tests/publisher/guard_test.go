@@ -12,6 +12,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -22,7 +23,7 @@ func guarded(t testing.TB, client redis.UniversalClient, cfg redisstream.Publish
 	for _, c := range changes {
 		c(&config)
 	}
-	guard, err := publisher.NewGuard(config, testLogger{t})
+	guard, err := publisher.NewGuard(config, observe.Logger{T: t})
 	if err != nil {
 		t.Fatal(err)
 	}

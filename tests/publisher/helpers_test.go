@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -31,7 +30,7 @@ func newPublisher(t testing.TB, client redis.UniversalClient, changes ...change)
 	for _, c := range changes {
 		c(&cfg)
 	}
-	p, err := publisher.New(cfg, testLogger{t})
+	p, err := publisher.New(cfg, observe.Logger{T: t})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,33 +144,4 @@ func wantConflict(t testing.TB, err error, field string) {
 	if !errors.As(err, &conflict) || !errors.Is(err, publisher.ErrConflict) || conflict.Field != field {
 		t.Errorf("error %v, want a conflict in field %q", err, field)
 	}
-}
-
-// testLogger writes what a user would see at the usual level.
-type testLogger struct{ t testing.TB }
-
-func (l testLogger) Error(msg string, err error, f watermill.LogFields) {
-	l.t.Logf("ERROR %s: %v %v", msg, err, f)
-}
-func (l testLogger) Info(msg string, f watermill.LogFields)           { l.t.Logf("INFO %s %v", msg, f) }
-func (testLogger) Debug(string, watermill.LogFields)                  {}
-func (testLogger) Trace(string, watermill.LogFields)                  {}
-func (l testLogger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
-
-// eventLog collects what hooks are told.
-type eventLog[T any] struct {
-	mu   sync.Mutex
-	list []T
-}
-
-func (l *eventLog[T]) add(v T) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.list = append(l.list, v)
-}
-
-func (l *eventLog[T]) all() []T {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]T(nil), l.list...)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -87,9 +88,9 @@ func TestLossyLink(t *testing.T) {
 		topic := testserver.Topic(t)
 		link := faultlink.New(t, s.Addr())
 		link.LoseRate(0.05, 1, "XADD", "EVAL")
-		var seen eventLog[publisher.Receipt]
+		var seen observe.Events[publisher.Receipt]
 		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) {
-			c.Hooks = []publisher.Hooks{{OnPublish: seen.add}}
+			c.Hooks = []publisher.Hooks{{OnPublish: seen.Add}}
 		})
 		send(t, p, topic)
 		lost := link.Stats().Lost
@@ -98,7 +99,7 @@ func TestLossyLink(t *testing.T) {
 		}
 		wantEntries(t, s.Client(), topic, events)
 		added, resent := 0, 0
-		for _, r := range seen.all() {
+		for _, r := range seen.All() {
 			if r.Verdict == publisher.Added {
 				added++
 			}
@@ -106,8 +107,8 @@ func TestLossyLink(t *testing.T) {
 				resent++
 			}
 		}
-		if len(seen.all()) != events || resent == 0 || m != publisher.IDMPAuto && added != events {
-			t.Errorf("%d receipts, %d added, %d resent of %d events", len(seen.all()), added, resent, events)
+		if len(seen.All()) != events || resent == 0 || m != publisher.IDMPAuto && added != events {
+			t.Errorf("%d receipts, %d added, %d resent of %d events", len(seen.All()), added, resent, events)
 		}
 		t.Logf("%d events, %d replies lost, %d messages sent again, %d entries", events, lost, resent, entries(t, s.Client(), topic))
 	})
@@ -374,41 +375,41 @@ func TestCloseWhilePublishing(t *testing.T) {
 // returns the errors of the others and special's receipt.
 func shareABatch(t *testing.T, s *testserver.Server, link *faultlink.Link, m publisher.Mode, special *message.Message) (others []error, _ publisher.Receipt) {
 	t.Helper()
-	var retries eventLog[publisher.RetryEvent]
+	var retries observe.Events[publisher.RetryEvent]
 	p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) {
 		c.RetryFor = time.Second
-		c.Hooks = []publisher.Hooks{{OnRetry: retries.add}}
+		c.Hooks = []publisher.Hooks{{OnRetry: retries.Add}}
 	})
 	topic := testserver.Topic(t)
 	mustPublish(t, p, topic, payment(0))
 	link.Slow(5*time.Millisecond, 5*time.Millisecond)
-	var errs eventLog[error]
+	var errs observe.Events[error]
 	var wg sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
 	for g := range 100 {
 		wg.Go(func() {
 			for n := 1; ctx.Err() == nil; n++ {
 				if err := p.Publish(topic, payment(g*100_000+n)); err != nil {
-					errs.add(err)
+					errs.Add(err)
 				}
 			}
 		})
 	}
 	shared := func(e publisher.RetryEvent) bool { return e.Attempt == 1 && e.Messages > 10 }
 	var r publisher.Receipt
-	for try := 0; try < 10 && !slices.ContainsFunc(retries.all(), shared); try++ {
+	for try := 0; try < 10 && !slices.ContainsFunc(retries.All(), shared); try++ {
 		_ = p.Publish(topic, special)
 		r, _ = publisher.ReceiptOf(special)
 	}
 	stop()
 	wg.Wait()
-	if !slices.ContainsFunc(retries.all(), shared) {
-		t.Fatalf("the batch was never shared: %+v", retries.all())
+	if !slices.ContainsFunc(retries.All(), shared) {
+		t.Fatalf("the batch was never shared: %+v", retries.All())
 	}
 	if n := entries(t, s.Client(), topic); n < 200 {
 		t.Errorf("only %d entries: the others were kept", n)
 	}
-	return errs.all(), r
+	return errs.All(), r
 }
 
 // One caller's messages that the server refuses don't fail the others that share the

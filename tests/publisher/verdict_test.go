@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -28,8 +29,8 @@ func with(n int, format string, args ...any) *message.Message {
 func TestEveryServerBehavesTheSame(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic := s.Client(), testserver.Topic(t)
-		var windows eventLog[publisher.WindowEvent]
-		p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: windows.add}} })
+		var windows observe.Events[publisher.WindowEvent]
+		p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: windows.Add}} })
 		first := mustPublish(t, p, topic, payment(1))[0]
 		wantVerdict(t, first, publisher.Added)
 		again := mustPublish(t, p, topic, payment(1))[0]
@@ -41,7 +42,7 @@ func TestEveryServerBehavesTheSame(t *testing.T) {
 		if again.EntryID != first.EntryID || again.Age <= 0 || again.Mode != want {
 			t.Errorf("receipts %+v and %+v", first, again)
 		}
-		if w := windows.all(); len(w) != 1 || w[0].Kind != publisher.WindowEffective || w[0].Effective.Duration != publisher.DefaultDuration {
+		if w := windows.All(); len(w) != 1 || w[0].Kind != publisher.WindowEffective || w[0].Effective.Duration != publisher.DefaultDuration {
 			t.Errorf("window events %+v", w)
 		}
 		err := p.Publish(topic, with(1, `{"amount":1,"order_id":"1000","payment_id":"p1"}`))
@@ -397,9 +398,9 @@ func TestChildKeyWithOtherContent(t *testing.T) {
 			t.Skip("another content is another event there")
 		}
 		client, topic := s.Client(), testserver.Topic(t)
-		var differs eventLog[publisher.Receipt]
+		var differs observe.Events[publisher.Receipt]
 		p := newPublisher(t, client, mode(m), func(c *publisher.Config) {
-			c.Key, c.Hooks = nil, []publisher.Hooks{{OnChildDiffers: differs.add}}
+			c.Key, c.Hooks = nil, []publisher.Hooks{{OnChildDiffers: differs.Add}}
 		})
 		run := func(payload string) publisher.Receipt {
 			ctx := eventkey.WithHandled(t.Context(), eventkey.Handled{Namespace: "shop", Handler: "charge", Topic: "orders", Key: "pay:1"})
@@ -410,8 +411,8 @@ func TestChildKeyWithOtherContent(t *testing.T) {
 		wantVerdict(t, run("first"), publisher.Added)
 		wantVerdict(t, run("first"), publisher.Duplicate)
 		wantVerdict(t, run("second"), publisher.Duplicate)
-		if len(differs.all()) != 1 {
-			t.Errorf("the hook was told %d times", len(differs.all()))
+		if len(differs.All()) != 1 {
+			t.Errorf("the hook was told %d times", len(differs.All()))
 		}
 		wantEntries(t, client, topic, 1)
 	})

@@ -16,6 +16,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -88,8 +89,8 @@ func TestNamesThatAreWatermills(t *testing.T) {
 func TestPoisonQueueOfTwoHandlers(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, poisoned := s.Client(), testserver.Topic(t)
-	var seen eventLog[publisher.Receipt]
-	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnPublish: seen.add}} })
+	var seen observe.Events[publisher.Receipt]
+	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnPublish: seen.Add}} })
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +114,7 @@ func TestPoisonQueueOfTwoHandlers(t *testing.T) {
 		}
 	}
 	testserver.Eventually(t, 5*time.Second, func() error {
-		if n := len(seen.all()); n < 6 {
+		if n := len(seen.All()); n < 6 {
 			return fmt.Errorf("%d copies published", n)
 		}
 		return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/slot"
 	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -92,17 +93,17 @@ func TestTenTimesTheWindow(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
 	defer client.Del(context.Background(), topic)
-	var events eventLog[publisher.WindowEvent]
+	var events observe.Events[publisher.WindowEvent]
 	p := newPublisher(t, client, window(time.Hour, 10_000), func(c *publisher.Config) {
-		c.Hooks = []publisher.Hooks{{OnWindow: events.add}}
+		c.Hooks = []publisher.Hooks{{OnWindow: events.Add}}
 	})
 	publishAll(t, p, topic, inOrder(10_000))
-	if list := events.all(); len(list) != 1 {
+	if list := events.All(); len(list) != 1 {
 		t.Errorf("events within the window: %+v", list)
 	}
 	publishAll(t, p, topic, inOrder(100_000))
 	wantEntries(t, client, topic, 100_000)
-	list := events.all()
+	list := events.All()
 	if len(list) != 2 || list[1].Kind != publisher.WindowOverflow || list[1].Evicted <= 0 || list[1].Effective.Entries != 10_000 {
 		t.Fatalf("events %+v", list)
 	}
@@ -115,9 +116,9 @@ func TestTenTimesTheWindow(t *testing.T) {
 func TestExpiryIsNoOverflow(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
-	var events eventLog[publisher.WindowEvent]
+	var events observe.Events[publisher.WindowEvent]
 	p := newPublisher(t, client, window(time.Second, 10_000), func(c *publisher.Config) {
-		c.Hooks = []publisher.Hooks{{OnWindow: events.add}}
+		c.Hooks = []publisher.Hooks{{OnWindow: events.Add}}
 	})
 	// The rate is well below the window's: 2,000 a second.
 	rate := time.NewTicker(50 * time.Millisecond)
@@ -127,7 +128,7 @@ func TestExpiryIsNoOverflow(t *testing.T) {
 		<-rate.C
 		mustPublish(t, p, topic, payments(n, n+100)...)
 	}
-	if list := events.all(); len(list) != 1 || n < 2000 {
+	if list := events.All(); len(list) != 1 || n < 2000 {
 		t.Errorf("%d published, events %+v", n, list)
 	}
 }
@@ -203,24 +204,24 @@ func TestOtherSettingsInTheNextVersion(t *testing.T) {
 	}()
 	var wg sync.WaitGroup
 	for _, w := range []publisher.Window{{Duration: 2 * time.Hour, Entries: 5000}, {Duration: time.Hour, Entries: 100_000}, {Duration: time.Minute, Entries: 200_000}} {
-		var windows eventLog[publisher.WindowEvent]
-		var layouts eventLog[publisher.LayoutEvent]
+		var windows observe.Events[publisher.WindowEvent]
+		var layouts observe.Events[publisher.LayoutEvent]
 		p := newPublisher(t, client, window(w.Duration, w.Entries), func(c *publisher.Config) {
-			c.Hooks = []publisher.Hooks{{OnWindow: windows.add, OnLayout: layouts.add}}
+			c.Hooks = []publisher.Hooks{{OnWindow: windows.Add, OnLayout: layouts.Add}}
 		})
 		for n := range 100 {
 			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Duplicate)
 		}
-		for _, ev := range windows.all() {
+		for _, ev := range windows.All() {
 			if ev.Wanted != w || ev.Effective.Duration != time.Hour {
 				t.Errorf("window event %+v", ev)
 			}
 		}
-		if w.Duration != time.Hour && len(windows.all()) != 2 {
-			t.Errorf("a window of %v: events %+v", w.Duration, windows.all())
+		if w.Duration != time.Hour && len(windows.All()) != 2 {
+			t.Errorf("a window of %v: events %+v", w.Duration, windows.All())
 		}
 		if w.Entries > 10_000 {
-			if l := layouts.all(); len(l) != 1 || l[0].Layout.Shards != 1 || l[0].Wanted.Shards < 11 {
+			if l := layouts.All(); len(l) != 1 || l[0].Layout.Shards != 1 || l[0].Wanted.Shards < 11 {
 				t.Errorf("layout events %+v", l)
 			}
 		}
@@ -474,10 +475,10 @@ func TestWindowOfSomebodyElse(t *testing.T) {
 	if err := client.XAdd(ctx, theirs).Err(); err != nil { // XCFGSET has cleared the map
 		t.Fatal(err)
 	}
-	var events eventLog[publisher.WindowEvent]
-	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: events.add}} })
+	var events observe.Events[publisher.WindowEvent]
+	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: events.Add}} })
 	mustPublish(t, p, topic, payment(1))
-	if list := events.all(); len(list) != 2 || list[1].Kind != publisher.WindowDiffers || list[1].Effective.Duration != time.Second || list[1].Wanted.Duration != time.Hour {
+	if list := events.All(); len(list) != 2 || list[1].Kind != publisher.WindowDiffers || list[1].Effective.Duration != time.Second || list[1].Wanted.Duration != time.Hour {
 		t.Errorf("events %+v", list)
 	}
 	<-time.After(1500 * time.Millisecond) // all ids expire

@@ -15,28 +15,29 @@ import (
 
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
 // countingLogger counts what a user would see at the usual level.
 type countingLogger struct {
-	testLogger
+	observe.Logger
 	lines, errors *atomic.Int64
 }
 
 func newCountingLogger(t testing.TB) countingLogger {
-	return countingLogger{testLogger{t}, new(atomic.Int64), new(atomic.Int64)}
+	return countingLogger{observe.Logger{T: t}, new(atomic.Int64), new(atomic.Int64)}
 }
 
 func (l countingLogger) Error(msg string, err error, f watermill.LogFields) {
 	l.lines.Add(1)
 	l.errors.Add(1)
-	l.testLogger.Error(msg, err, f)
+	l.Logger.Error(msg, err, f)
 }
 
 func (l countingLogger) Info(msg string, f watermill.LogFields) {
 	l.lines.Add(1)
-	l.testLogger.Info(msg, f)
+	l.Logger.Info(msg, f)
 }
 
 func (l countingLogger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
@@ -234,9 +235,9 @@ func TestServerStopped(t *testing.T) {
 	s := testserver.Start(t, testserver.Redis86, testserver.Set("appendonly", "yes"))
 	client, topic := s.Client(), testserver.Topic(t)
 	logger := newCountingLogger(t)
-	var outages eventLog[subscriber.OutageEvent]
+	var outages observe.Events[subscriber.OutageEvent]
 	sub := newLogged(t, client, logger, func(c *subscriber.Config) {
-		c.Hooks = []subscriber.Hooks{{OnOutage: outages.add}}
+		c.Hooks = []subscriber.Hooks{{OnOutage: outages.Add}}
 	})
 	messages, _ := subscribe(t, sub, topic)
 	publish(t, client, topic, "before")
@@ -262,7 +263,7 @@ func TestServerStopped(t *testing.T) {
 		t.Errorf("%d log lines", n)
 	}
 	testserver.Eventually(t, within, func() error { return sub.Health() })
-	l := outages.all()
+	l := outages.All()
 	if len(l) < 2 || l[0].Err == nil || l[len(l)-1].Err != nil || l[len(l)-1].For < down/2 {
 		t.Errorf("hook got %+v", l)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -66,10 +67,10 @@ func TestFanOut(t *testing.T) {
 // dropped with a word.
 func TestFanOutLosesAndDrops(t *testing.T) {
 	client, topic, ctx := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t), context.Background()
-	var lost eventLog[subscriber.LostEvent]
-	var dead eventLog[subscriber.DeadLetterEvent]
+	var lost observe.Events[subscriber.LostEvent]
+	var dead observe.Events[subscriber.DeadLetterEvent]
 	messages, _ := subscribe(t, newSubscriber(t, client, fanOut, func(c *subscriber.Config) {
-		c.Hooks = []subscriber.Hooks{{OnLost: lost.add, OnDeadLetter: dead.add}}
+		c.Hooks = []subscriber.Hooks{{OnLost: lost.Add, OnDeadLetter: dead.Add}}
 	}), topic)
 	ids := publish(t, client, topic, "m")
 	msg := receive(t, messages)
@@ -79,7 +80,7 @@ func TestFanOutLosesAndDrops(t *testing.T) {
 	publish(t, client, topic, "next")
 	receive(t, messages).Ack()
 	testserver.Eventually(t, within, func() error {
-		if l, d := lost.all(), dead.all(); len(l) != 1 || len(d) != 1 || d[0].DeadLetterID != "" {
+		if l, d := lost.All(), dead.All(); len(l) != 1 || len(d) != 1 || d[0].DeadLetterID != "" {
 			return fmt.Errorf("lost %+v, dead %+v", l, d)
 		}
 		return nil

@@ -5,17 +5,16 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -56,7 +55,7 @@ func newSubscriber(t testing.TB, client redis.UniversalClient, change ...func(*s
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := subscriber.New(cfg, testLogger{t})
+	s, err := subscriber.New(cfg, observe.Logger{T: t})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,33 +186,4 @@ func unexpected(err error, got any) error {
 		return err
 	}
 	return fmt.Errorf("got %+v", got)
-}
-
-// testLogger writes what a user would see at the usual level.
-type testLogger struct{ t testing.TB }
-
-func (l testLogger) Error(msg string, err error, f watermill.LogFields) {
-	l.t.Logf("ERROR %s: %v %v", msg, err, f)
-}
-func (l testLogger) Info(msg string, f watermill.LogFields)           { l.t.Logf("INFO %s %v", msg, f) }
-func (testLogger) Debug(string, watermill.LogFields)                  {}
-func (testLogger) Trace(string, watermill.LogFields)                  {}
-func (l testLogger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
-
-// eventLog collects what hooks are told.
-type eventLog[T any] struct {
-	mu   sync.Mutex
-	list []T
-}
-
-func (l *eventLog[T]) add(v T) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.list = append(l.list, v)
-}
-
-func (l *eventLog[T]) all() []T {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return append([]T(nil), l.list...)
 }

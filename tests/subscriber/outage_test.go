@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -19,11 +20,11 @@ func TestOutageWithAnOfferedRedelivery(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
 	link := faultlink.New(t, s.Addr())
-	var lost eventLog[subscriber.OwnershipEvent]
+	var lost observe.Events[subscriber.OwnershipEvent]
 	logger := newCountingLogger(t)
 	messages, _ := subscribe(t, newLogged(t, link.Client(), logger, func(c *subscriber.Config) {
 		c.MinIdle, c.MaxInFlight = time.Second, 2
-		c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.add}}
+		c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 	}), topic)
 	publish(t, client, topic, "a", "b")
 	held, failed := receive(t, messages), receive(t, messages)
@@ -44,7 +45,7 @@ func TestOutageWithAnOfferedRedelivery(t *testing.T) {
 	if used := processTime(t) - before; used > time.Second {
 		t.Errorf("%v of CPU in two seconds of outage", used)
 	}
-	if n := len(lost.all()); n > 2 {
+	if n := len(lost.All()); n > 2 {
 		t.Errorf("%d reports of lost ownership for two entries", n)
 	}
 	if n := logger.errors.Load(); n > 5 {

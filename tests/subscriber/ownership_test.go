@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -77,10 +78,10 @@ func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m", "read ahead")
 		fast := func(c *subscriber.Config) { c.MinIdle = time.Second }
-		var lost eventLog[subscriber.OwnershipEvent]
+		var lost observe.Events[subscriber.OwnershipEvent]
 		behind := link.Client(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond })
 		cut, _ := subscribe(t, newSubscriber(t, behind, fast, func(c *subscriber.Config) {
-			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.add}}
+			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, cut)
 		link.Stall(faultlink.Both)
@@ -103,12 +104,12 @@ func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 		wantNone(t, cut, 300*time.Millisecond)
 		link.Heal()
 		testserver.Eventually(t, within, func() error {
-			for _, ev := range lost.all() {
+			for _, ev := range lost.All() {
 				if ev.Refused {
 					return nil
 				}
 			}
-			return fmt.Errorf("acknowledgement was not refused: %+v", lost.all())
+			return fmt.Errorf("acknowledgement was not refused: %+v", lost.All())
 		})
 		rows := pendingRows(t, client, topic)
 		if len(rows) != 2 {
@@ -163,10 +164,10 @@ func TestTakenOverWhileAlive(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		ids := publish(t, client, topic, "in flight", "read ahead", "stays")
-		var lost eventLog[subscriber.OwnershipEvent]
+		var lost observe.Events[subscriber.OwnershipEvent]
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 			c.MinIdle = time.Second
-			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.add}}
+			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, messages)
 		if err := client.XClaimJustID(ctx, &redis.XClaimArgs{Stream: topic, Group: "billing", Consumer: "thief", Messages: ids[:2]}).Err(); err != nil {
@@ -188,7 +189,7 @@ func TestTakenOverWhileAlive(t *testing.T) {
 			}
 		}
 		testserver.Eventually(t, within, func() error {
-			if l := lost.all(); len(l) != 3 { // in flight, read ahead, refused
+			if l := lost.All(); len(l) != 3 { // in flight, read ahead, refused
 				return fmt.Errorf("hook got %+v", l)
 			}
 			return nil
@@ -207,10 +208,10 @@ func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
 		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "dead", Streams: []string{topic, ">"}}).Err(); err != nil {
 			t.Fatal(err)
 		}
-		var takeovers eventLog[subscriber.TakeoverEvent]
+		var takeovers observe.Events[subscriber.TakeoverEvent]
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 			c.MinIdle, c.MaxInFlight = 500*time.Millisecond, 8
-			c.Hooks = []subscriber.Hooks{{OnTakeover: takeovers.add}}
+			c.Hooks = []subscriber.Hooks{{OnTakeover: takeovers.Add}}
 		}), topic)
 		for i := range 5 {
 			msg := receive(t, messages)
@@ -231,7 +232,7 @@ func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
 			}
 			return nil
 		})
-		if l := takeovers.all(); len(l) != 1 || l[0].Dead != 5 || l[0].HandedBack != 0 {
+		if l := takeovers.All(); len(l) != 1 || l[0].Dead != 5 || l[0].HandedBack != 0 {
 			t.Errorf("hook got %+v", l)
 		}
 	})
@@ -304,10 +305,10 @@ func TestEntriesTrimmedWhilePending(t *testing.T) {
 			t.Fatal(err)
 		}
 		client.XDel(ctx, topic, ids[:3]...)
-		var lost eventLog[subscriber.LostEvent]
+		var lost observe.Events[subscriber.LostEvent]
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 			c.MinIdle = 500 * time.Millisecond
-			c.Hooks = []subscriber.Hooks{{OnLost: lost.add}}
+			c.Hooks = []subscriber.Hooks{{OnLost: lost.Add}}
 		}), topic)
 		// One waits for redelivery when it goes.
 		msg := receive(t, messages)
@@ -327,14 +328,14 @@ func TestEntriesTrimmedWhilePending(t *testing.T) {
 		wantPending(t, client, topic, "billing", 0)
 		testserver.Eventually(t, within, func() error {
 			n := int64(0)
-			for _, ev := range lost.all() {
+			for _, ev := range lost.All() {
 				if ev.Reason != subscriber.LostPending {
 					return fmt.Errorf("hook got %+v", ev)
 				}
 				n += ev.Entries
 			}
 			if n != 4 {
-				return fmt.Errorf("%d lost, want 4: %+v", n, lost.all())
+				return fmt.Errorf("%d lost, want 4: %+v", n, lost.All())
 			}
 			return nil
 		})
@@ -346,8 +347,8 @@ func TestEntriesTrimmedWhilePending(t *testing.T) {
 func TestTrimmedUnreadIsCounted(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
-		var lost eventLog[subscriber.LostEvent]
-		hook := func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.add}} }
+		var lost observe.Events[subscriber.LostEvent]
+		hook := func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.Add}} }
 		messages, cancel := subscribe(t, newSubscriber(t, client, hook), topic)
 		publish(t, client, topic, numbered(10)...)
 		for range 10 {
@@ -364,7 +365,7 @@ func TestTrimmedUnreadIsCounted(t *testing.T) {
 		for range 20 {
 			receive(t, messages).Ack()
 		}
-		l := lost.all()
+		l := lost.All()
 		if len(l) != 1 || l[0].Reason != subscriber.LostUnread || l[0].Entries != 30 {
 			t.Errorf("hook got %+v, want 30 unread", l)
 		}
@@ -377,8 +378,8 @@ func TestKeepUnackedTrimsNothingUnread(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	s.As(t).Needs("XACKDEL")
 	client, topic := s.Client(), testserver.Topic(t)
-	var lost eventLog[subscriber.LostEvent]
-	sub := newSubscriber(t, client, func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.add}} })
+	var lost observe.Events[subscriber.LostEvent]
+	sub := newSubscriber(t, client, func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.Add}} })
 	if err := sub.SubscribeInitialize(topic); err != nil {
 		t.Fatal(err)
 	}
@@ -403,7 +404,7 @@ func TestKeepUnackedTrimsNothingUnread(t *testing.T) {
 		msg.Ack()
 	}
 	wantPending(t, client, topic, "billing", 0)
-	if l := lost.all(); len(l) != 0 {
+	if l := lost.All(); len(l) != 0 {
 		t.Errorf("lost %+v", l)
 	}
 }

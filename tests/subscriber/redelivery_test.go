@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -97,10 +98,10 @@ func TestAlwaysFailingHandler(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "poison")
-		var letters eventLog[subscriber.DeadLetterEvent]
+		var letters observe.Events[subscriber.DeadLetterEvent]
 		limited := func(c *subscriber.Config) {
 			c.MaxDeliveries, c.MinIdle = 5, time.Minute
-			c.Hooks = []subscriber.Hooks{{OnDeadLetter: letters.add}}
+			c.Hooks = []subscriber.Hooks{{OnDeadLetter: letters.Add}}
 		}
 		// Across restarts, too: two deliveries here, three in the next process.
 		messages, cancel := subscribe(t, newSubscriber(t, client, limited), topic)
@@ -144,7 +145,7 @@ func TestAlwaysFailingHandler(t *testing.T) {
 		}
 		wantNone(t, messages, 100*time.Millisecond)
 		wantPending(t, client, topic, "billing", 0)
-		if l := letters.all(); len(l) != 1 || l[0].Count != 5 || l[0].DeadLetterID == "" {
+		if l := letters.All(); len(l) != 1 || l[0].Count != 5 || l[0].DeadLetterID == "" {
 			t.Errorf("hook got %+v", l)
 		}
 	})
@@ -229,10 +230,10 @@ func TestDelayDoesNotCount(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m")
-		var redelivered eventLog[subscriber.RedeliverEvent]
+		var redelivered observe.Events[subscriber.RedeliverEvent]
 		messages, cancel := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 			c.MaxDeliveries = 2
-			c.Hooks = []subscriber.Hooks{{OnRedeliver: redelivered.add}}
+			c.Hooks = []subscriber.Hooks{{OnRedeliver: redelivered.Add}}
 		}), topic)
 		for i := range 6 {
 			msg := receive(t, messages)
@@ -247,7 +248,7 @@ func TestDelayDoesNotCount(t *testing.T) {
 				msg.Nack()
 			}
 		}
-		for _, ev := range redelivered.all() {
+		for _, ev := range redelivered.All() {
 			if !ev.Delayed || ev.After != 20*time.Millisecond || ev.Count != 0 {
 				t.Errorf("hook got %+v", ev)
 			}
@@ -324,9 +325,9 @@ func TestDeadLetterRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	publish(t, client, topic, "bad", "good")
-	var outages eventLog[subscriber.OutageEvent]
+	var outages observe.Events[subscriber.OutageEvent]
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
-		c.Hooks = []subscriber.Hooks{{OnOutage: outages.add}}
+		c.Hooks = []subscriber.Hooks{{OnOutage: outages.Add}}
 	}), topic)
 	bad := receive(t, messages)
 	d, _ := subscriber.DeliveryOf(bad)
@@ -334,7 +335,7 @@ func TestDeadLetterRefused(t *testing.T) {
 	bad.Ack()
 	receive(t, messages).Ack()
 	testserver.Eventually(t, within, func() error {
-		if len(outages.all()) == 0 {
+		if len(outages.All()) == 0 {
 			return errors.New("nobody was told")
 		}
 		return nil

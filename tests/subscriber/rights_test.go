@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -61,12 +62,12 @@ func TestLateBurialIsNoDeadLetter(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
-		var dead eventLog[subscriber.DeadLetterEvent]
-		var lost eventLog[subscriber.OwnershipEvent]
+		var dead observe.Events[subscriber.DeadLetterEvent]
+		var lost observe.Events[subscriber.OwnershipEvent]
 		publish(t, client, topic, "m")
 		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 200*time.Millisecond, 200*time.Millisecond }
 		messages, _ := subscribe(t, newSubscriber(t, link.Client(short), beating, func(c *subscriber.Config) {
-			c.Hooks = []subscriber.Hooks{{OnDeadLetter: dead.add, OnOwnershipLost: lost.add}}
+			c.Hooks = []subscriber.Hooks{{OnDeadLetter: dead.Add, OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, messages)
 		link.Stall(faultlink.Requests)
@@ -77,13 +78,13 @@ func TestLateBurialIsNoDeadLetter(t *testing.T) {
 		taken := receive(t, other)
 		link.Heal()
 		testserver.Eventually(t, within, func() error {
-			if len(lost.all()) == 0 && len(dead.all()) == 0 {
+			if len(lost.All()) == 0 && len(dead.All()) == 0 {
 				return fmt.Errorf("nothing told")
 			}
 			return nil
 		})
 		<-time.After(2 * beat)
-		if l := dead.all(); len(l) != 0 || len(deadLetters(t, client, topic)) != 0 {
+		if l := dead.All(); len(l) != 0 || len(deadLetters(t, client, topic)) != 0 {
 			t.Errorf("told of %+v; in the stream: %d", l, len(deadLetters(t, client, topic)))
 		}
 		taken.Ack()
@@ -94,9 +95,9 @@ func TestLateBurialIsNoDeadLetter(t *testing.T) {
 // Own entries whose renewal is late are not taken over from oneself.
 func TestOwnEntriesAreNotTakenOver(t *testing.T) {
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
-	var takeovers eventLog[subscriber.TakeoverEvent]
+	var takeovers observe.Events[subscriber.TakeoverEvent]
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
-		c.Hooks = []subscriber.Hooks{{OnTakeover: takeovers.add}}
+		c.Hooks = []subscriber.Hooks{{OnTakeover: takeovers.Add}}
 	}), topic)
 	ids := publish(t, client, topic, "m")
 	msg := receive(t, messages)
@@ -106,7 +107,7 @@ func TestOwnEntriesAreNotTakenOver(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if l := takeovers.all(); len(l) != 0 {
+	if l := takeovers.All(); len(l) != 0 {
 		t.Errorf("hook got %+v", l)
 	}
 	msg.Ack()

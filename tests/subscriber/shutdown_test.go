@@ -17,6 +17,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -42,7 +43,7 @@ func TestShutdownWithWorkInHand(t *testing.T) {
 			inSecond := make(chan struct{})
 			var once sync.Once
 			run := func(ctx context.Context, slow bool) (*message.Router, chan error) {
-				router, err := message.NewRouter(message.RouterConfig{}, testLogger{t})
+				router, err := message.NewRouter(message.RouterConfig{}, observe.Logger{T: t})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -53,7 +54,7 @@ func TestShutdownWithWorkInHand(t *testing.T) {
 				router.AddMiddleware(poison)
 				cfg := quick(client)
 				cfg.CloseTimeout = 10 * time.Second
-				sub, err := subscriber.New(cfg, testLogger{t})
+				sub, err := subscriber.New(cfg, observe.Logger{T: t})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -182,10 +183,10 @@ func TestInterruptedHandlerIsNotCounted(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
 	publish(t, client, topic, "slow")
-	var settled eventLog[subscriber.SettleEvent]
+	var settled observe.Events[subscriber.SettleEvent]
 	sub := newSubscriber(t, client, func(c *subscriber.Config) {
 		c.CloseTimeout, c.MinIdle = 400*time.Millisecond, time.Minute
-		c.Hooks = []subscriber.Hooks{{OnSettle: settled.add}}
+		c.Hooks = []subscriber.Hooks{{OnSettle: settled.Add}}
 	})
 	messages, cancel := subscribe(t, sub, topic)
 	msg := receive(t, messages)
@@ -195,7 +196,7 @@ func TestInterruptedHandlerIsNotCounted(t *testing.T) {
 	}
 	msg.Nack()
 	wantClosed(t, messages)
-	if l := settled.all(); len(l) != 1 || l[0].Settlement != subscriber.Interrupted {
+	if l := settled.All(); len(l) != 1 || l[0].Settlement != subscriber.Interrupted {
 		t.Errorf("settled %+v", l)
 	}
 	messages, _ = subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle = time.Minute }), topic)
