@@ -8,6 +8,7 @@ require (
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/jackc/pgx/v5 v5.8.0
 	github.com/onceward/watermill-idempotent v0.0.0
+	github.com/onceward/watermill-idempotent/dedupe/pgxstore v0.0.0
 	github.com/redis/go-redis/v9 v9.22.0
 	modernc.org/sqlite v1.46.1
 )
@@ -45,3 +46,5 @@ require (
 )
 
 replace github.com/onceward/watermill-idempotent => ../
+
+replace github.com/onceward/watermill-idempotent/dedupe/pgxstore => ../dedupe/pgxstore

@@ -13,6 +13,8 @@
 //			return nil, err
 //		})))
 //
+// The repository has this and the same with pgx as examples to run, in examples/stores.
+//
 // There is no lease. A claim lives as long as its database session: that of a dead
 // process is rolled back by the database as soon as it notices; that of a frozen one
 // holds on while its connection stands. Bound it where it matters:
