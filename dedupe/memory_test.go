@@ -186,7 +186,7 @@ func TestMemoryEvictsWhatRanOutFirst(t *testing.T) {
 		put("long", time.Hour)
 		put("short 1", time.Second)
 		put("short 2", 2*time.Second)
-		time.Sleep(3 * time.Second)
+		<-time.After(3 * time.Second) // of the bubble's clock
 		put("new 1", time.Minute)
 		put("new 2", 2*time.Minute)
 		if state := put("long", time.Hour); state != dedupe.Done || m.Evicted() != 0 {

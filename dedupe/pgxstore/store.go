@@ -94,7 +94,8 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, er
 	return s.sql.Purge(ctx, before, limit)
 }
 
-// Close implements dedupe.Store: it rolls back what is held. The pool stays open.
+// Close implements dedupe.Store: it rolls back what is held, and gives up after about 5 s
+// on connections that don't answer. The pool stays open.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -7,6 +7,9 @@
 // it, all by scripts that check the token. Every step is sent again until the server
 // has answered, and every step survives that.
 //
+// Redis measures leases by its wall clock. A jump ahead ends early those that it jumps
+// over; their owners hear of it at the next renewal, a third of the lease later at most.
+//
 // A record whose outputs are settled costs at most 150 bytes above its key. So the
 // memory is about
 //

@@ -13,12 +13,16 @@ const DefaultTable = "idempotent_done"
 // Config configures a [Store]. DB and Dialect are required.
 type Config struct {
 	// DB is the database that the handlers write to. It stays the caller's: Close does
-	// not close it.
+	// not close it. Its driver must end a statement when the statement's context ends;
+	// nothing else bounds it when the server falls silent. MySQL's connections must be
+	// in autocommit mode, as they are unless the DSN says otherwise.
 	DB *sql.DB
 	// Dialect says which database it is.
 	Dialect Dialect
 	// Table is the name of the table, plain or with a schema; default:
-	// idempotent_done. [Store.Migrate] makes it.
+	// idempotent_done. [Store.Migrate] makes it. A plain name is looked up in the
+	// handler's transaction, too: name the schema if handlers set PostgreSQL's
+	// search_path.
 	Table string
 	// Isolation is that of the handlers' transactions; default: the database's.
 	Isolation sql.IsolationLevel

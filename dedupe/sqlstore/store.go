@@ -38,7 +38,8 @@ func New(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg, text: cfg.statements(), live: make(map[*claim]struct{})}, nil
 }
 
-// Close implements dedupe.Store: it rolls back what is held. The database stays open.
+// Close implements dedupe.Store: it rolls back what is held, and gives up after about 5 s
+// on connections that don't answer. The database stays open.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

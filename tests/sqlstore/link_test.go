@@ -134,6 +134,8 @@ func TestSilentLink(t *testing.T) {
 					t.Fatal(err)
 				}
 				step(t, store, g)
+				// No connection is held up, either, or the pool would run dry.
+				eventually(t, func() bool { return behind.Stats().InUse == 0 })
 				g.Open()
 				// The database ends what was left; then the key is free, or handled.
 				other := newStore(t, direct, kind)
@@ -150,7 +152,6 @@ func TestSilentLink(t *testing.T) {
 					}
 					return c.State() == dedupe.Claimed || c.State() == dedupe.Done && name == "the statement COMMIT"
 				})
-				eventually(t, func() bool { return behind.Stats().InUse == 0 })
 			})
 		}
 	})
