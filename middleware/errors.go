@@ -17,8 +17,9 @@ var (
 	// ErrNoHandler: nobody knows the name of the handler. Outside of a Router, use
 	// [Once.Run], which is given one.
 	ErrNoHandler = errors.New("handler has no name")
-	// ErrOutputsTooLarge: the handler returned more than Config.MaxOutputBytes. What it
-	// did besides has been done; running it again would do it again.
+	// ErrOutputsTooLarge: the handler returned more than Config.MaxOutputBytes, or than
+	// the store takes. What it did besides has been done; running it again would do it
+	// again.
 	ErrOutputsTooLarge = errors.New("returned messages are too large to be recorded")
 	// ErrUnexpectedOutputs: messages are recorded for a handler that returns none any
 	// more, and so there is nowhere to publish them.

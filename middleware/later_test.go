@@ -365,6 +365,33 @@ func TestCommitAborted(t *testing.T) {
 	}
 }
 
+// The store can't take the record, or this user may not make it: no outage to wait for,
+// or the handler would run again and again.
+func TestCommitRefusedForGood(t *testing.T) {
+	for _, fault := range []error{dedupe.ErrTooLarge, dedupe.ErrRefused} {
+		for _, ours := range []bool{true, false} {
+			memory := rig.NewStore(t)
+			store, seen, d := &awayStore{Store: memory, commit: fault}, &rig.Log{}, &fakeDelivery{}
+			r := rig.New(t, rig.NewOnce(t, store, seen.Into).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
+			msg := rig.NewMessage("pay:1", "{}")
+			if ours {
+				d.on(msg)
+			}
+			r.WantNacked(msg)
+			if seen.Count("failed") != 1 || seen.Count("delayed") != 0 || len(d.delays) != 0 {
+				t.Errorf("%v: told %v, delivery %+v", fault, seen.Events, d)
+			}
+			if rejected := ours && errors.Is(fault, dedupe.ErrTooLarge); rejected != (len(d.rejected) == 1) || rejected != (r.Err == nil) {
+				t.Errorf("%v: rejected %v, error %v", fault, d.rejected, r.Err)
+			}
+			if permanent := errors.Is(fault, dedupe.ErrTooLarge); r.Err != nil && middleware.IsPermanent(r.Err) != permanent {
+				t.Errorf("%v is permanent: %v", r.Err, !permanent)
+			}
+			rig.WantNothing(t, memory, "pay:1")
+		}
+	}
+}
+
 func TestTakeOverIsTold(t *testing.T) {
 	store, seen := rig.NewStore(t), &rig.Log{}
 	dead := store.Open()

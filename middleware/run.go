@@ -225,9 +225,7 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 	}
 	if size > r.once.cfg.MaxOutputBytes {
 		r.rollback(claim)
-		ev.Err = fmt.Errorf("%w: %d messages of %d bytes, limit %d", ErrOutputsTooLarge, len(out), size, r.once.cfg.MaxOutputBytes)
-		r.once.tell(onFailed, ev)
-		return r.reject("outputs too large", ev.Err)
+		return r.tooLarge(ev, fmt.Errorf("%d messages of %d bytes, limit %d", len(out), size, r.once.cfg.MaxOutputBytes))
 	}
 
 	commit, cancel := context.WithTimeout(context.WithoutCancel(r.own), r.once.cfg.StoreTimeout)
@@ -236,6 +234,13 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 	case errors.Is(err, dedupe.ErrLeaseLost):
 		return r.leaseLost(ev, err)
 	case errors.Is(err, dedupe.ErrAborted):
+		return r.failed(ev, fmt.Errorf("middleware: record %s: %w", r.key, err))
+	case errors.Is(err, dedupe.ErrTooLarge):
+		r.rollback(claim)
+		return r.tooLarge(ev, err)
+	case errors.Is(err, dedupe.ErrRefused):
+		// No outage: waiting would run the handler again and again, for nothing.
+		r.rollback(claim)
 		return r.failed(ev, fmt.Errorf("middleware: record %s: %w", r.key, err))
 	case err != nil:
 		// Nobody knows. If it is recorded, the redelivery is skipped and gets the
@@ -264,6 +269,14 @@ func (r *run) failed(ev Event, err error) ([]*message.Message, error) {
 		r.delivery.Failed(err)
 	}
 	return nil, err
+}
+
+// tooLarge is for messages that can't be recorded: running the handler again would only
+// do again what it does besides.
+func (r *run) tooLarge(ev Event, err error) ([]*message.Message, error) {
+	ev.Err = fmt.Errorf("%w: %w", ErrOutputsTooLarge, err)
+	r.once.tell(onFailed, ev)
+	return r.reject("outputs too large", ev.Err)
 }
 
 func (r *run) leaseLost(ev Event, err error) ([]*message.Message, error) {
