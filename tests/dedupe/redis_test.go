@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -174,6 +175,51 @@ func TestClaimWhoseCallerGaveUp(t *testing.T) {
 		}
 		return c.Rollback(t.Context())
 	})
+}
+
+// As before, but the claims have not got to the server yet: they are deleted after they
+// have come, not before.
+func TestClaimsWhoseCallersGaveUpBeforeTheyCame(t *testing.T) {
+	server := testserver.Shared(t, testserver.Redis86)
+	link := faultlink.New(t, server.Addr())
+	const claims = 12
+	s := newRedis(t, link.Client(func(o *redis.Options) { o.PoolSize, o.MinIdleConns = 4*claims, 3*claims }))
+	other := newRedis(t, server.Client())
+	if err := mustClaim(t, s, newKey(t), options()).Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testserver.Eventually(t, 10*time.Second, func() error { // connections for claims and deletions
+		if n := link.Stats().Accepted; n < 3*claims {
+			return fmt.Errorf("%d connections", n)
+		}
+		return nil
+	})
+	link.Stall(faultlink.Requests)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	var keys []dedupe.Key
+	var wg sync.WaitGroup
+	for range claims {
+		k := newKey(t)
+		keys = append(keys, k)
+		wg.Go(func() {
+			if _, err := s.Claim(ctx, k, options()); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("error %v, want the context's", err)
+			}
+		})
+	}
+	wg.Wait()
+	<-time.After(200 * time.Millisecond) // for deletions that did not wait
+	link.Resume()
+	for _, k := range keys {
+		testserver.Eventually(t, 10*time.Second, func() error { // long before the lease ends
+			c := mustAsk(t, other, k, options())
+			if c.State() != dedupe.Claimed {
+				return fmt.Errorf("state %v", c.State())
+			}
+			return nil // and hold it, lest a claim comes later
+		})
+	}
 }
 
 // A server that was restarted has forgotten its scripts.

@@ -345,11 +345,13 @@ func TestRecordTooLarge(t *testing.T) {
 	exec(t, admin, "SET GLOBAL max_allowed_packet = 1048576")
 	t.Cleanup(func() { exec(t, admin, fmt.Sprint("SET GLOBAL max_allowed_packet = ", before)) })
 	store := newStore(t, d.open(t), sqlstore.MySQL)
-	c := mustClaim(t, store, key("1"))
-	if err := c.Commit(t.Context(), [][]byte{make([]byte, 2<<20)}); !errors.Is(err, dedupe.ErrTooLarge) {
-		t.Errorf("commit: %v, want ErrTooLarge", err)
+	for _, size := range []int{2 << 20, 8 << 20, 20 << 20} { // with a word of the server's, and without
+		c := claimSoon(t, store, "1")
+		if err := c.Commit(t.Context(), [][]byte{make([]byte, size)}); !errors.Is(err, dedupe.ErrTooLarge) {
+			t.Errorf("%d bytes: %v, want ErrTooLarge", size, err)
+		}
 	}
-	if err := mustClaim(t, store, key("1")).Commit(t.Context(), [][]byte{make([]byte, 1<<19)}); err != nil {
+	if err := claimSoon(t, store, "1").Commit(t.Context(), [][]byte{make([]byte, 1<<19)}); err != nil {
 		t.Errorf("a smaller one: %v", err)
 	}
 }
