@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -177,48 +176,65 @@ func TestClaimWhoseCallerGaveUp(t *testing.T) {
 	})
 }
 
-// As before, but the claims have not got to the server yet: they are deleted after they
-// have come, not before.
-func TestClaimsWhoseCallersGaveUpBeforeTheyCame(t *testing.T) {
-	server := testserver.Shared(t, testserver.Redis86)
-	link := faultlink.New(t, server.Addr())
-	const claims = 12
-	s := newRedis(t, link.Client(func(o *redis.Options) { o.PoolSize, o.MinIdleConns = 4*claims, 3*claims }))
-	other := newRedis(t, server.Client())
-	if err := mustClaim(t, s, newKey(t), options()).Rollback(t.Context()); err != nil {
-		t.Fatal(err)
+// holdSet is a hook that keeps SET from going out until it is released.
+type holdSet struct {
+	redis.Hook
+	release chan struct{}
+}
+
+func (h holdSet) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h holdSet) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h holdSet) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "set" {
+			<-h.release
+		}
+		return next(ctx, cmd)
 	}
-	testserver.Eventually(t, 10*time.Second, func() error { // connections for claims and deletions
-		if n := link.Stats().Accepted; n < 3*claims {
-			return fmt.Errorf("%d connections", n)
+}
+
+// As before, but the claim has not got to the server yet: it is deleted after it has
+// come, not before.
+func TestClaimWhoseCallerGaveUpBeforeItCame(t *testing.T) {
+	server := testserver.Shared(t, testserver.Redis86)
+	client, hook := server.Client(), holdSet{release: make(chan struct{})}
+	client.AddHook(hook)
+	s, other, k := newRedis(t, client), newRedis(t, server.Client()), newKey(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := s.Claim(ctx, k, options()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("error %v, want the context's", err)
+	}
+	<-time.After(200 * time.Millisecond) // for a deletion that did not wait
+	close(hook.release)
+	// It came, and went, long before its lease ends.
+	testserver.Eventually(t, 10*time.Second, func() error {
+		c := mustAsk(t, other, k, options())
+		if c.State() != dedupe.Claimed {
+			return fmt.Errorf("state %v", c.State())
 		}
 		return nil
 	})
-	link.Stall(faultlink.Requests)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	var keys []dedupe.Key
-	var wg sync.WaitGroup
-	for range claims {
-		k := newKey(t)
-		keys = append(keys, k)
-		wg.Go(func() {
-			if _, err := s.Claim(ctx, k, options()); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("error %v, want the context's", err)
-			}
-		})
+}
+
+// A commit is tried for as long as the lease lasts, and no longer: after that the event
+// may be another's.
+func TestCommitEndsWithTheLease(t *testing.T) {
+	link := faultlink.New(t, testserver.Shared(t, testserver.Redis86).Addr())
+	s := newRedis(t, link.Client())
+	o := options()
+	o.Lease = time.Second
+	c := mustClaim(t, s, newKey(t), o)
+	link.Stall(faultlink.Both)
+	defer link.Resume()
+	begin := time.Now()
+	if err := c.Commit(t.Context(), nil); err == nil {
+		t.Error("no error")
 	}
-	wg.Wait()
-	<-time.After(200 * time.Millisecond) // for deletions that did not wait
-	link.Resume()
-	for _, k := range keys {
-		testserver.Eventually(t, 10*time.Second, func() error { // long before the lease ends
-			c := mustAsk(t, other, k, options())
-			if c.State() != dedupe.Claimed {
-				return fmt.Errorf("state %v", c.State())
-			}
-			return nil // and hold it, lest a claim comes later
-		})
+	if took := time.Since(begin); took > o.Lease+time.Second {
+		t.Errorf("took %v, the lease is %v", took, o.Lease)
 	}
 }
 

@@ -184,8 +184,10 @@ func TestSilentLink(t *testing.T) {
 	}
 	g.Shut()
 	steps := map[string]func(ctx context.Context) error{
-		"commit":   func(ctx context.Context) error { return commit.Commit(ctx, nil) },
-		"rollback": func(ctx context.Context) error { return errors.Join(rollback.Rollback(ctx), errors.New("whatever it says")) },
+		"commit": func(ctx context.Context) error { return commit.Commit(ctx, nil) },
+		"rollback": func(ctx context.Context) error {
+			return errors.Join(rollback.Rollback(ctx), errors.New("whatever it says"))
+		},
 		"claim": func(ctx context.Context) error {
 			_, err := store.Claim(ctx, key("new"), options())
 			return err
