@@ -28,6 +28,7 @@ type book struct {
 
 	mu       sync.Mutex
 	entries  map[server.ID]*entry
+	left     map[server.ID]bool // what left entries while own pending entries are listed, else nil
 	lanes    map[string]*lane
 	fresh    queue // read, with their message
 	found    queue // of which the server has only told: handed back, or left by a lost reply
@@ -322,15 +323,23 @@ func (b *book) done(e *entry) {
 	e.state = stateDone
 	b.unload(e)
 	b.rejoin(e)
-	if b.entries[e.id] == e {
-		delete(b.entries, e.id)
-	}
+	b.remove(e)
 	if e.lane != nil {
 		b.pass(e)
 		notify(b.wake)
 	}
 	if len(b.entries) < b.cfg.MaxHeld {
 		notify(b.room)
+	}
+}
+
+func (b *book) remove(e *entry) {
+	if b.entries[e.id] != e {
+		return // an entry of a stream that is gone
+	}
+	delete(b.entries, e.id)
+	if b.left != nil {
+		b.left[e.id] = true
 	}
 }
 

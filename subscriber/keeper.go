@@ -132,8 +132,12 @@ func (s *subscription) ended(taken []OwnershipEvent, lost []string) {
 // tidy does what need not be done often.
 func (s *subscription) tidy(ctx context.Context) {
 	s.countUnread(ctx)
-	_, err := s.noteOthers(ctx)
+	pending, err := s.noteOthers(ctx)
 	s.did(doLook, err)
+	if err == nil && pending.Consumers[s.consumer] > 0 {
+		s.listOwn.Store(true)
+		notify(s.book.room)
+	}
 	// Every consumer of the group does this: once in a while is enough.
 	if rand.IntN(2) == 0 {
 		return

@@ -56,6 +56,12 @@ func (s *subscription) readOnce(ctx context.Context) error {
 		}
 		s.outage.over(doRead)
 	}
+	if s.listOwn.Swap(false) {
+		// As suspects: it may be a takeover that has come late.
+		if err := s.recoverOwn(ctx, true); err != nil {
+			return err
+		}
+	}
 	n := s.book.free(s.average)
 	if n == 0 {
 		select {

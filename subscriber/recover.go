@@ -12,7 +12,7 @@ import (
 // recover finds what is pending for this consumer without its knowledge, since a reply
 // was lost, and takes over what others have left, before anything new is read.
 func (s *subscription) recover(ctx context.Context) error {
-	if err := s.recoverOwn(ctx); err != nil {
+	if err := s.recoverOwn(ctx, false); err != nil {
 		return err
 	}
 	s.countUnread(ctx)
@@ -32,7 +32,14 @@ func (s *subscription) recover(ctx context.Context) error {
 
 // recoverOwn lists the entries that are pending for this consumer. Where a takeover's
 // reply was lost, or is still on its way, they may have been a dead consumer's.
-func (s *subscription) recoverOwn(ctx context.Context) (err error) {
+//
+// The reader does it after each failure, and after a heartbeat that found something
+// pending: a command that the client has given up may arrive long after. No read is
+// under way meanwhile whose reply would bring them as well; and what is settled between
+// the answer and the look into the book was known.
+func (s *subscription) recoverOwn(ctx context.Context, suspects bool) (err error) {
+	s.book.watch()
+	defer s.book.unwatch()
 	untold := s.untold.Swap(false)
 	defer func() {
 		if err != nil && untold {
@@ -53,13 +60,13 @@ func (s *subscription) recoverOwn(ctx context.Context) (err error) {
 		var found []pending
 		for _, p := range rows {
 			start = "(" + p.name
-			if !s.book.holds(p.id) {
+			if !s.book.knows(p.id) {
 				found = append(found, p)
 			}
 		}
 		if len(found) > 0 {
 			s.logger.Info("Found entries that a lost reply had left pending", s.fields(watermill.LogFields{fieldEntries: len(found)}))
-			suspect := untold || s.taking.Load() > 0 || s.untold.Load()
+			suspect := suspects || untold || s.taking.Load() > 0 || s.untold.Load()
 			if err := s.adopt(ctx, found, suspect, sent); err != nil {
 				return err
 			}

@@ -152,7 +152,7 @@ func (b *book) forget(list []*entry) (dropped int) {
 			}
 			e.state = stateDone
 			b.unload(e)
-			delete(b.entries, e.id)
+			b.remove(e)
 			dropped++
 		}
 	}

@@ -52,9 +52,22 @@ func (b *book) held() []*entry {
 	return list
 }
 
-// holds tells which of these IDs are held.
-func (b *book) holds(id server.ID) bool {
+// watch begins to note what leaves the book, until unwatch.
+func (b *book) watch() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.entries[id] != nil
+	b.left = make(map[server.ID]bool)
+}
+
+func (b *book) unwatch() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left = nil
+}
+
+// knows tells that an entry is held, or was when watch began or later.
+func (b *book) knows(id server.ID) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.entries[id] != nil || b.left[id]
 }

@@ -25,7 +25,7 @@ const (
 // standBy is what the reader does while the gate is not open.
 func (s *subscription) standBy(ctx context.Context) error {
 	if s.needRecovery.Swap(false) {
-		if err := s.recoverOwn(ctx); err != nil {
+		if err := s.recoverOwn(ctx, false); err != nil {
 			s.needRecovery.Store(true)
 			return err
 		}

@@ -44,6 +44,7 @@ type subscription struct {
 	slots     sync.WaitGroup
 
 	needRecovery atomic.Bool  // own pending entries must be listed before the next read
+	listOwn      atomic.Bool  // own pending entries are to be listed once more
 	taking       atomic.Int32 // takeovers under way
 	untold       atomic.Bool  // a takeover failed that may have taken entries of the dead
 	average      int          // size of an entry, by the reader
