@@ -45,6 +45,8 @@ type NoKeyError struct {
 	Topic, UUID string
 	// Reason replaces the usual "is missing or empty".
 	Reason string
+
+	inMetadata bool // a template has looked there, perhaps by mistake
 }
 
 // Error implements error.
@@ -52,6 +54,9 @@ func (e *NoKeyError) Error() string {
 	reason := e.Reason
 	if reason == "" {
 		reason = "is missing or empty"
+		if e.inMetadata {
+			reason += " in the metadata (a field of the payload is written {$." + e.Field + "})"
+		}
 	}
 	return fmt.Sprintf("%v: %s %s (message %q for topic %q)", ErrNoKey, e.Field, reason, e.UUID, e.Topic)
 }

@@ -41,6 +41,9 @@ type Resolved struct {
 //  4. A child key made of what is being handled (see [HandledFrom]) according to
 //     the message's context, else ctx. Only one message of each topic and event
 //     name can have it; the same message published again has it again.
+//  5. The UUID of a message that Watermill's PoisonQueue moves away, where the rules
+//     before have none that can be used: a message may be poisoned for that very
+//     reason, and would come back for ever if it could not be moved.
 //
 // A source's error other than [ErrNoKey] is returned as it is; a source that panics
 // is an error. A message that no rule has a key for is an error that matches
@@ -75,6 +78,9 @@ func Resolve(ctx context.Context, topic string, msg *message.Message, topicSourc
 		r.Key, err = own, checkKeyOf(own, MetadataKey, topic, msg)
 	} else {
 		r.Key, r.Child, err = derive(topic, msg, topicSource, publisherSource, handled, inHandler)
+	}
+	if poisoned := "poisoned:" + msg.UUID; err != nil && origin.Poisoned && msg.UUID != "" && CheckKey(poisoned) == nil {
+		r.Key, r.Child, err = poisoned, false, nil
 	}
 	if err != nil {
 		return Resolved{}, err

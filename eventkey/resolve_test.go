@@ -110,6 +110,32 @@ func TestKeyPrecedence(t *testing.T) {
 
 // A copy of the message being handled is a new message, except where it is that
 // message going on: requeued, republished or poisoned.
+// What can't be handled can be moved away, whatever is wrong with its key.
+func TestPoisonedMessageWithoutAUsableKey(t *testing.T) {
+	template := eventkey.Template("pay:{$.id}")
+	for name, metadata := range map[string]map[string]string{
+		"no key":       {"topic_poisoned": "orders"},
+		"key too long": {"topic_poisoned": "orders", eventkey.MetadataKey: strings.Repeat("k", 2000)},
+	} {
+		msg := message.NewMessage("u1", []byte("no json"))
+		for k, v := range metadata {
+			msg.Metadata.Set(k, v)
+		}
+		r, err := eventkey.Resolve(context.Background(), "poison", msg, nil, template)
+		if err != nil || r.Key != "poisoned:u1" || !r.Origin.Poisoned {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+	msg := message.NewMessage("u1", []byte(`{"id":1}`))
+	msg.Metadata.Set("topic_poisoned", "orders")
+	if r, err := eventkey.Resolve(context.Background(), "poison", msg, nil, template); err != nil || r.Key != "pay:1" {
+		t.Errorf("with a usable key: %+v, %v", r, err)
+	}
+	if _, err := eventkey.Resolve(context.Background(), "orders", message.NewMessage("u1", nil), nil, template); !errors.Is(err, eventkey.ErrNoKey) {
+		t.Errorf("not poisoned: %v", err)
+	}
+}
+
 func TestInheritedKeyAndAttempt(t *testing.T) {
 	parent := newMessage("p", eventkey.MetadataKey, "k", eventkey.MetadataAttempt, "2", retries, "1",
 		"topic_poisoned", "orders", "handler_poisoned", "charge", "reason_poisoned", "r")

@@ -193,7 +193,7 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 		if p.slot < 0 {
 			value := msg.Metadata.Get(p.field)
 			if value == "" {
-				return "", noKey(p.field, topic, msg)
+				return "", &NoKeyError{Field: p.field, Topic: topic, UUID: msg.UUID, inMetadata: true}
 			}
 			if !utf8.ValidString(value) {
 				return "", t.fail(p, topic, msg, errors.New("its value is not valid UTF-8"))

@@ -149,7 +149,11 @@ func TestMissingFieldIsNamed(t *testing.T) {
 			if e.Field != tt.field || e.Topic != "orders" || e.UUID != "uuid-7" {
 				t.Errorf("error says %+v", e)
 			}
-			for _, want := range []string{tt.field, "uuid-7", "orders"} {
+			hint := "" // a field of the payload, written without $.
+			if !strings.HasPrefix(tt.field, "$.") {
+				hint = "in the metadata (a field of the payload is written {$." + tt.field + "})"
+			}
+			for _, want := range []string{tt.field, "uuid-7", "orders", hint} {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("%q lacks %q", err, want)
 				}

@@ -35,8 +35,14 @@ type run struct {
 type handlerFunc = func(ctx context.Context) ([]*message.Message, error)
 
 func (o *Once) newRun(ctx context.Context, msg *message.Message, handler string) *run {
+	instantAck := isAcked(msg)
+	if instantAck {
+		// With the acknowledgement its subscriber has ended the context, and nothing else
+		// will bring the message again.
+		ctx = context.WithoutCancel(ctx)
+	}
 	return &run{
-		once: o, msg: msg, own: ctx, delivery: delivery.From(ctx), instantAck: isAcked(msg),
+		once: o, msg: msg, own: ctx, delivery: delivery.From(ctx), instantAck: instantAck,
 		key: dedupe.Key{Namespace: o.cfg.Namespace, Topic: topicOf(ctx), Handler: handler},
 	}
 }

@@ -236,13 +236,13 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 // checkServer looks at what endangers the whole server's memory of keys. The error is
 // that too few replicas are connected.
 func (e *engine) checkServer(ctx context.Context, key string, r *Report) error {
-	if memory, err := server.InfoSection(ctx, e.client, key, "memory"); err == nil && memory["maxmemory_policy"] != "" {
+	if memory, err := server.InfoSection(ctx, e.client, key, "memory"); memory["maxmemory_policy"] != "" {
 		if r.MaxmemoryPolicy = memory["maxmemory_policy"]; r.MaxmemoryPolicy != "noeviction" {
 			r.warn("The server's maxmemory-policy is %s: it may evict streams, layouts and latches, and with them what keeps "+
 				"events from being added twice. Set noeviction.", r.MaxmemoryPolicy)
 		}
 	} else {
-		r.warn("The server's maxmemory-policy is unknown: the user may not run INFO.")
+		r.warn("The server's maxmemory-policy is unknown: %s.", server.WhyNoInfo(err))
 	}
 	e.checkPersistence(ctx, key, r)
 	if e.cfg.MinReplicas == 0 {
@@ -261,7 +261,7 @@ func (e *engine) checkServer(ctx context.Context, key string, r *Report) error {
 func (e *engine) checkPersistence(ctx context.Context, key string, r *Report) {
 	persistence, err := server.InfoSection(ctx, e.client, key, "persistence")
 	if err != nil || persistence["aof_enabled"] == "" {
-		r.warn("The server's persistence is unknown: the user may not run INFO.")
+		r.warn("The server's persistence is unknown: %s.", server.WhyNoInfo(err))
 		return
 	}
 	var kinds []string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -25,6 +26,7 @@ type engine struct {
 	ctx  context.Context //nolint:containedctx // the lifetime of the engine's goroutines, not of a call
 	stop context.CancelFunc
 
+	away atomic.Bool   // the log knows of an outage
 	gone chan struct{} // closed when Close returns without having waited for all
 
 	mu      sync.Mutex

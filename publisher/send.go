@@ -24,6 +24,10 @@ var (
 	errStale = errors.New("stream or layout is not as it was set up")
 )
 
+// outageAfter is how long nothing must have succeeded until it is an outage: a reply that
+// was lost is none.
+const outageAfter = 100 * time.Millisecond
+
 // sendParts sends the parts in one transaction, and again under the same IDs until
 // all items are done. A group of parts that fails is halved: what one caller's
 // messages did to the connection, or were refused for, must not fail the others'.
@@ -35,6 +39,7 @@ func (t *topic) sendParts(parts []part) {
 	}
 	pause.Reset()
 	stale, failures := false, 0
+	var failing time.Time // since when
 	groups := [][]part{parts}
 	for attempt := 1; len(groups) > 0; attempt++ {
 		group := slices.DeleteFunc(groups[0], t.isGivenUp)
@@ -44,6 +49,7 @@ func (t *topic) sendParts(parts []part) {
 		}
 		err := t.try(group)
 		if err == nil {
+			e.sending()
 			stale, failures = false, 0
 			continue
 		}
@@ -65,9 +71,15 @@ func (t *topic) sendParts(parts []part) {
 		} else {
 			groups = append(groups, group)
 		}
+		if failures == 0 {
+			failing = time.Now()
+		}
 		// One failure may be the group's own, two in a row are the server's.
 		if failures++; isFinal || failures == 1 && len(groups) > 1 {
 			continue
+		}
+		if failures > 1 && time.Since(failing) > outageAfter {
+			e.trying(t.name, err)
 		}
 		wait := pause.NextBackOff()
 		if time.Until(deadline) < wait {
@@ -217,5 +229,19 @@ func (e *engine) sleep(d time.Duration) bool {
 		return true
 	case <-e.ctx.Done():
 		return false
+	}
+}
+
+// trying tells the log, once, that an outage has begun.
+func (e *engine) trying(topic string, err error) {
+	if !e.away.Swap(true) {
+		e.logger.Error("The server is out of reach or refuses: publishing is tried on", err, watermill.LogFields{"topic": topic, "retry_for": e.cfg.RetryFor})
+	}
+}
+
+// sending tells the log that it is over.
+func (e *engine) sending() {
+	if e.away.Load() && e.away.Swap(false) {
+		e.logger.Info("Publishing works again", nil)
 	}
 }

@@ -35,7 +35,7 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	memory, infoErr := server.InfoSection(ctx, s.cfg.Client, key, "memory")
 	switch policy := memory["maxmemory_policy"]; {
 	case infoErr != nil || policy == "":
-		warnings = append(warnings, "The server's maxmemory-policy is unknown: the user may not run INFO.")
+		warnings = append(warnings, "The server's maxmemory-policy is unknown: "+server.WhyNoInfo(infoErr)+".")
 	case policy != "noeviction":
 		warnings = append(warnings, fmt.Sprintf("The server's maxmemory-policy is %s: it may evict records before their retention is over, "+
 			"and their handlers run again when the events come again. Set noeviction.", policy))

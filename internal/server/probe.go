@@ -88,6 +88,18 @@ func InfoSection(ctx context.Context, client redis.UniversalClient, key, section
 	return fields, nil
 }
 
+// WhyNoInfo says why InfoSection has not told something.
+func WhyNoInfo(err error) string {
+	switch {
+	case err == nil:
+		return "INFO does not tell it"
+	case IsRefusedByACL(err):
+		return "the user may not run INFO"
+	default:
+		return err.Error()
+	}
+}
+
 // Clock tells the time of a server, as measured once. It goes on by this process'
 // monotonic clock, so that setting the local clock does not move it. What depends on
 // the age of entries must go by it: by the clock of a producer that is a day ahead

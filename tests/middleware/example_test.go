@@ -22,7 +22,7 @@ func Example_order() {
 		middleware.Recoverer,     // a panic that got past everything
 		middleware.CorrelationID, // also onto recorded messages that are published again
 		poisonQueue,              // after the last retry
-		retry.Middleware,         // with ShouldRetry: !idempotent.IsPermanent(err)
+		retry.Middleware,         // with ShouldRetry: !idempotent.IsPermanent(p.Err)
 		middleware.Recoverer,     // makes an error of a panic, for Retry and PoisonQueue
 	)
 }

@@ -124,3 +124,29 @@ func TestNestedOnRealServers(t *testing.T) {
 		}
 	})
 }
+
+// Acknowledged before they come: their contexts have ended, and they are handled all the
+// same.
+func TestInstantAckOnRealServers(t *testing.T) {
+	realStores(t, func(t *testing.T, server *testserver.Server, store dedupe.Store) {
+		const events = 20
+		client, in := server.Client(), testserver.Topic(t)
+		keys := make([]string, events)
+		for n := range keys {
+			keys[n] = fmt.Sprint("pay:", n)
+		}
+		publishEvents(t, client, in, keys...)
+		var runs atomic.Int64
+		once := rig.NewOnce(t, store)
+		start(t, func(r *message.Router) {
+			r.AddMiddleware(wmiddleware.InstantAck)
+			r.AddConsumerHandler("charge", in, newSubscriber(t, client), once.Consumer(func(*message.Message) error { runs.Add(1); return nil }))
+		})
+		testserver.Eventually(t, settleTime, func() error {
+			if n := runs.Load(); n != events {
+				return fmt.Errorf("%d runs of %d events", n, events)
+			}
+			return isSettled(client, in)
+		})
+	})
+}
