@@ -79,8 +79,9 @@ func Resolve(ctx context.Context, topic string, msg *message.Message, topicSourc
 	} else {
 		r.Key, r.Child, err = derive(topic, msg, topicSource, publisherSource, handled, inHandler)
 	}
-	if poisoned := "poisoned:" + msg.UUID; err != nil && origin.Poisoned && msg.UUID != "" && CheckKey(poisoned) == nil {
-		r.Key, r.Child, err = poisoned, false, nil
+	if err != nil && origin.Poisoned && msg.UUID != "" {
+		r.Key, r.Child = "poisoned:"+msg.UUID, false
+		err = CheckKey(r.Key)
 	}
 	if err != nil {
 		return Resolved{}, err
