@@ -233,7 +233,11 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 		r.rollback(claim)
 		return r.tooLarge(ev, fmt.Errorf("%d messages of %d bytes, limit %d", len(out), size, r.once.cfg.MaxOutputBytes))
 	}
+	return r.record(claim, ev, out, recorded)
+}
 
+// record makes the record of a success, and returns what the Router is to publish.
+func (r *run) record(claim dedupe.Claim, ev Event, out []*message.Message, recorded [][]byte) ([]*message.Message, error) {
 	commit, cancel := context.WithTimeout(context.WithoutCancel(r.own), r.once.cfg.StoreTimeout)
 	defer cancel()
 	switch err := claim.Commit(commit, recorded); {
