@@ -41,6 +41,7 @@ type book struct {
 
 	readyCount, bytes int
 	othersFrom        server.ID // behind it nothing was pending in the group when others had something, else zero
+	position          position
 	lastRead          server.ID
 	lastPrint         uint64 // of the entry lastRead
 	gate              gate
@@ -110,9 +111,11 @@ func (b *book) add(list []arrival, sent instant) {
 	until := b.leaseFrom(sent)
 	if len(list) > 0 {
 		if last := list[len(list)-1]; last.print != 0 {
-			if !b.cfg.FanOut && !list[0].entry.id.After(b.lastRead) {
+			if !b.cfg.FanOut && b.position.known && !list[0].entry.id.After(b.position.id) {
 				b.doubt() // the group was made again, or set back: what is held may be another's
+				b.position.drops++
 			}
+			b.position.id, b.position.known = last.entry.id, true
 			b.lastRead, b.lastPrint = last.entry.id, last.print
 		}
 	}

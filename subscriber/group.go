@@ -39,47 +39,80 @@ func explain(err error) error {
 	return err
 }
 
-// notePosition remembers behind which entry nothing is settled in the group, for a group
-// that is destroyed before this consumer has read anything. Without it StartFrom counts.
-func (s *subscription) notePosition(ctx context.Context) {
-	groups, err := s.client.XInfoGroups(ctx, s.topic).Result()
+// notePosition asks how far the group has come, for when it is destroyed: what other
+// consumers have settled need not come again, and what is pending for one that is dead,
+// or was handed back, has nobody else to speak for it. It tells how many entries are
+// pending for this consumer.
+func (s *subscription) notePosition(ctx context.Context) (mine int64, err error) {
+	asked := s.book.askPosition()
+	reply, err := positionScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer)
 	if err != nil {
-		return
+		return 0, err
 	}
-	pending, err := s.noteOthers(ctx)
+	parts, err := list(reply, 4)
 	if err != nil {
-		return
+		return 0, err
 	}
-	for _, g := range groups {
-		if g.Name != s.cfg.Group {
-			continue
+	last, err := server.ParseID(fmt.Sprint(parts[0]))
+	if err != nil {
+		return 0, err
+	}
+	pending, _ := parts[2].(int64)
+	mine, _ = parts[3].(int64)
+	var lowest server.ID
+	if pending > 0 {
+		if lowest, err = server.ParseID(fmt.Sprint(parts[1])); err != nil {
+			return 0, err
 		}
-		last, err := server.ParseID(g.LastDeliveredID)
-		if err != nil {
-			return
-		}
-		if lowest, err := server.ParseID(pending.Lower); err == nil && pending.Count > 0 && !lowest.After(last) {
-			last = before(lowest)
-		}
-		s.book.lastRead = last // no goroutine has begun
+	}
+	s.book.notePosition(asked, last, lowest, pending > mine)
+	return mine, nil
+}
+
+// position is a place in the stream: what is not behind it was delivered to the group,
+// and is settled but for what the book holds. Nothing is known before the first answer of
+// the server; then 0-0 is a place like any other.
+type position struct {
+	id    server.ID
+	known bool
+	drops int // how many times it was lowered
+}
+
+func (b *book) askPosition() position {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.position
+}
+
+// notePosition takes in the last ID that was delivered to the group, and the lowest that
+// is pending in it, zero if none is; asked is what the position was before the question.
+func (b *book) notePosition(asked position, last, lowest server.ID, others bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	settled := last
+	if lowest != (server.ID{}) && !lowest.After(last) {
+		settled = before(lowest)
+	}
+	b.othersFrom = server.ID{}
+	if others {
+		b.othersFrom = before(lowest)
+	}
+	switch {
+	case b.position.drops != asked.drops:
+		// The answer may be about the group that was destroyed meanwhile.
+	case !asked.known, settled.After(b.position.id):
+		b.position.id, b.position.known = settled, true
+	case asked.id.After(last): // it was set back, or made again
+		b.lower(settled)
 	}
 }
 
-// noteOthers remembers behind which entry nothing is pending in the group while other
-// consumers have something pending: were the group destroyed, those that are dead, and
-// what was handed back, would have nobody else to speak for them.
-func (s *subscription) noteOthers(ctx context.Context) (*redis.XPending, error) {
-	pending, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
-	if err != nil {
-		return nil, err
+// lower notes that what is behind id will be read again, as far as it is known here.
+func (b *book) lower(id server.ID) {
+	if b.position.known && b.position.id.After(id) {
+		b.position.id = id
+		b.position.drops++
 	}
-	s.book.mu.Lock()
-	defer s.book.mu.Unlock()
-	s.book.othersFrom = server.ID{}
-	if lowest, err := server.ParseID(pending.Lower); err == nil && pending.Count > pending.Consumers[s.consumer] {
-		s.book.othersFrom = before(lowest)
-	}
-	return pending, nil
 }
 
 // checkDelete tells whether the server can delete what all groups have acknowledged.
@@ -124,6 +157,9 @@ func (s *subscription) heal(ctx context.Context) error {
 	dropped := 0
 	if made || isNew {
 		dropped = s.book.reset(isNew)
+		s.book.restart(start)
+	} else {
+		_, _ = s.notePosition(ctx) // the other may know of lower ones; else the heartbeat asks
 	}
 	s.logger.Error("The stream or its consumer group was deleted, and is made again", nil,
 		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": dropped, "by_another_consumer": !made}))
@@ -147,16 +183,16 @@ func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, 
 	case !exists:
 		return "0", true, nil
 	}
-	from, read, print := s.book.firstUnsettled()
+	p := s.book.firstUnsettled()
 	switch {
-	case from == (server.ID{}): // nothing is known here
+	case !p.known:
 		return s.cfg.StartFrom.argument(), false, nil
-	case read.After(last):
+	case p.reached.After(last):
 		return "0", true, nil
-	case print == 0: // nothing was read here that could tell the streams apart
-		return idText(from), false, nil
+	case p.print == 0: // nothing was read here that could tell the streams apart
+		return idText(p.from), false, nil
 	}
-	cmd := server.NewCommand(ctx, 1, "xrange", s.topic, idText(read), idText(read))
+	cmd := server.NewCommand(ctx, 1, "xrange", s.topic, idText(p.read), idText(p.read))
 	if err := s.client.Process(ctx, cmd); err != nil {
 		return "", false, err
 	}
@@ -164,14 +200,14 @@ func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, 
 	switch {
 	case err != nil:
 		return "", false, err
-	case len(entries) == 1 && fingerprint(entries[0].pairs) != print:
+	case len(entries) == 1 && fingerprint(entries[0].pairs) != p.print:
 		return "0", true, nil
 	case len(entries) == 0:
-		if floor := before(server.ID{MS: read.MS}); from.After(floor) {
-			from = floor
+		if floor := before(server.ID{MS: p.reached.MS}); p.from.After(floor) {
+			p.from = floor
 		}
 	}
-	return idText(from), false, nil
+	return idText(p.from), false, nil
 }
 
 var printSeed = maphash.MakeSeed()
@@ -187,21 +223,32 @@ func fingerprint(pairs []string) uint64 {
 	return h.Sum64()
 }
 
-// firstUnsettled is the ID behind which nothing is settled here, with the last one that
-// was read and its fingerprint. A dead letter is settled when it is written.
-func (b *book) firstUnsettled() (from, read server.ID, print uint64) {
+// unsettled is what is known of the stream when its group is gone.
+type unsettled struct {
+	known   bool
+	from    server.ID // behind it nothing is settled
+	reached server.ID // up to here the stream is known to have had entries
+	read    server.ID // the last entry that was read here
+	print   uint64    // its fingerprint, 0 if none was
+}
+
+// firstUnsettled finds where to read from. A dead letter is settled when it is written.
+func (b *book) firstUnsettled() unsettled {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	from = b.lastRead
+	u := unsettled{known: b.position.known, from: b.position.id, reached: b.position.id, read: b.lastRead, print: b.lastPrint}
+	if u.read.After(u.reached) {
+		u.reached = u.read
+	}
 	for id, e := range b.entries {
-		if (e.state != stateSettling || e.reason != "") && (from == (server.ID{}) || !id.After(from)) {
-			from = before(id)
+		if (e.state != stateSettling || e.reason != "") && (!u.known || !id.After(u.from)) {
+			u.known, u.from = true, before(id)
 		}
 	}
-	if b.othersFrom != (server.ID{}) && from.After(b.othersFrom) {
-		from = b.othersFrom
+	if u.known && b.othersFrom != (server.ID{}) && u.from.After(b.othersFrom) {
+		u.from = b.othersFrom
 	}
-	return from, b.lastRead, b.lastPrint
+	return u
 }
 
 // before is the highest ID below id.
@@ -231,8 +278,17 @@ func (b *book) reset(isNew bool) (dropped int) {
 			delete(b.entries, id)
 		}
 	}
-	b.lastRead, b.lastPrint, b.othersFrom = server.ID{}, 0, server.ID{}
+	b.lastRead, b.lastPrint = server.ID{}, 0
 	return dropped
+}
+
+// restart notes that the group was made again to be read from start on.
+func (b *book) restart(start string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.othersFrom = server.ID{} // what it was about will be read again
+	id, err := server.ParseID(start)
+	b.position = position{id: id, known: err == nil, drops: b.position.drops + 1}
 }
 
 // resolveStart finds the ID to read from with FanOut, so that what is added from now on

@@ -132,9 +132,9 @@ func (s *subscription) ended(taken []OwnershipEvent, lost []string) {
 // tidy does what need not be done often.
 func (s *subscription) tidy(ctx context.Context) {
 	s.countUnread(ctx)
-	pending, err := s.noteOthers(ctx)
+	mine, err := s.notePosition(ctx)
 	s.did(doLook, err)
-	if err == nil && pending.Consumers[s.consumer] > 0 {
+	if mine > 0 {
 		s.listOwn.Store(true)
 		notify(s.book.room)
 	}

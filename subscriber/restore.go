@@ -153,6 +153,7 @@ func (b *book) forget(list []*entry) (dropped int) {
 			e.state = stateDone
 			b.unload(e)
 			b.remove(e)
+			b.lower(before(e.id))
 			dropped++
 		}
 	}

@@ -104,7 +104,7 @@ func (s *subscription) setUp(ctx context.Context) error {
 	if _, err := s.makeGroup(ctx, s.cfg.StartFrom.argument()); err != nil {
 		return err
 	}
-	s.notePosition(ctx)
+	_, _ = s.notePosition(ctx) // else the first heartbeat does it
 	return s.checkDelete(ctx)
 }
 

@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
@@ -298,6 +301,98 @@ func TestGroupMadeAgainUnseenBeforeTheEnd(t *testing.T) {
 		consumers, err := client.XInfoConsumers(t.Context(), topic, "billing").Result()
 		if err != nil || len(consumers) != 2 { // handback and the new one
 			t.Errorf("consumers %+v, %v", consumers, err)
+		}
+	})
+}
+
+// A consumer has started at the end of an empty stream, and read nothing, when its group
+// goes: "nothing" is a place, too, and what is added before the group is there again comes.
+func TestGroupDestroyedBeforeAnythingWasRead(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.StartFrom = subscriber.Latest }), topic)
+		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.XGroupDestroy(ctx, topic, "billing")
+			pipe.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []any{"payload", "m"}})
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		receive(t, messages).Ack()
+	})
+}
+
+// A consumer that stands by knows from its heartbeats how far the group is: it does not
+// repeat what another has handled.
+func TestGroupDestroyedUnderAStandby(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		ordered := func(c *subscriber.Config) { c.Order = subscriber.OrderStream }
+		active, end := subscribe(t, newSubscriber(t, client, beating, ordered), topic)
+		publish(t, client, topic, "0")
+		receive(t, active).Ack()
+		standby, _ := subscribe(t, newSubscriber(t, client, beating, ordered), topic)
+		publish(t, client, topic, numbered(20)...)
+		for range 20 {
+			receive(t, active).Ack()
+		}
+		wantPending(t, client, topic, "billing", 0)
+		<-time.After(2 * beat)
+		end()
+		wantClosed(t, active)
+		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+			t.Fatal(err)
+		}
+		publish(t, client, topic, "new")
+		if msg := receive(t, standby); string(msg.Payload) != "new" {
+			t.Errorf("%q came again", msg.Payload)
+		}
+	})
+}
+
+// onError calls a function for each error that is logged.
+type onError struct {
+	watermill.NopLogger
+	call func(msg string)
+}
+
+func (l onError) Error(msg string, _ error, _ watermill.LogFields) { l.call(msg) }
+
+// The group is destroyed, and once more as soon as it was made again: what was dropped
+// since it would be read again is not forgotten.
+func TestGroupDestroyedTwice(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		cfg := quick(client)
+		cfg.RedeliverAfter, cfg.RedeliverMax = time.Second, time.Second
+		var healed atomic.Int32
+		sub, err := subscriber.New(cfg, onError{call: func(msg string) {
+			if strings.Contains(msg, "made again") && healed.Add(1) == 1 {
+				client.XGroupDestroy(ctx, topic, "billing")
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = sub.Close() })
+		messages, _ := subscribe(t, sub, topic)
+		publish(t, client, topic, numbered(5)...)
+		receive(t, messages).Nack() // it waits
+		inHand := receive(t, messages)
+		wantPending(t, client, topic, "billing", 5)
+		client.XGroupDestroy(ctx, topic, "billing")
+		testserver.Eventually(t, within, func() error {
+			if healed.Load() < 2 {
+				return errors.New("the group was not made again twice")
+			}
+			return nil
+		})
+		inHand.Ack()
+		for got := map[string]bool{}; len(got) < 4; {
+			msg := receive(t, messages)
+			got[string(msg.Payload)] = true
+			msg.Ack()
 		}
 	})
 }
