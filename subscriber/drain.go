@@ -2,10 +2,13 @@ package subscriber
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 // settleGrace is how long handlers get to settle their message after its context has
@@ -71,7 +74,7 @@ func (s *subscription) handBack(ctx context.Context) {
 		to   string
 		list []handback
 	}{{s.consumer, stay}, {handbackConsumer, back}}
-	tries, most, restored := 0, 2, make(map[string]bool)
+	tries, most := 0, 2
 	if s.outage.health() != nil {
 		most = 1 // the settler has just tried
 	}
@@ -82,42 +85,80 @@ func (s *subscription) handBack(ctx context.Context) {
 			if job.to == handbackConsumer && len(batch) == len(job.list) {
 				leave = "leave"
 			}
-			lost, err := s.release(ctx, job.to, leave, batch)
-			if err != nil {
-				if isNoGroup(err) {
-					return
-				}
-				if tries++; tries >= most {
-					s.logger.Error("Entries could not be handed back; others take them over after MinIdle", err,
-						s.fields(watermill.LogFields{fieldEntries: len(back) + len(stay)}))
-					return
-				}
+			left, err := s.giveAway(ctx, job.to, leave, batch)
+			job.list = slices.Concat(left, job.list[len(batch):])
+			if err == nil {
 				continue
 			}
-			job.list = job.list[len(batch):]
-			if again := s.restoreLost(ctx, batch, lost, restored); len(again) > 0 {
-				job.list = append(again, job.list...)
+			if isNoGroup(err) {
+				return
+			}
+			if tries++; tries >= most {
+				s.logger.Error("Entries could not be handed back; others take them over after MinIdle", err,
+					s.fields(watermill.LogFields{fieldEntries: len(back) + len(stay)}))
+				return
 			}
 		}
 	}
 }
 
-// restoreLost makes entries pending again, once, that could not be given away since their
-// group was made again after the last heartbeat. It returns those that are worth another
-// try.
-func (s *subscription) restoreLost(ctx context.Context, batch []handback, lost, tried map[string]bool) (again []handback) {
-	var entries []*entry
-	for _, h := range batch {
-		if lost[h.name] && !tried[h.name] {
-			tried[h.name] = true
-			again = append(again, h)
-			entries = append(entries, h.entry)
+// giveAway gives entries to a consumer, and forgets those that no handler has. What turns
+// out to be pending for nobody, since the group was made again after the last heartbeat,
+// is made pending first. With an error it returns what is left to be given.
+func (s *subscription) giveAway(ctx context.Context, to, leave string, batch []handback) (left []handback, err error) {
+	lost, err := s.release(ctx, to, leave, batch)
+	if err != nil {
+		s.book.mayBeGiven(batch, err)
+		return batch, err
+	}
+	left = s.book.given(batch, lost)
+	if len(left) == 0 {
+		return nil, nil
+	}
+	orphans := make([]*entry, len(left))
+	for i, h := range left {
+		orphans[i] = h.entry
+	}
+	if err := s.restore(ctx, orphans); err != nil {
+		return left, err
+	}
+	if _, err = s.release(ctx, to, leave, left); err != nil {
+		s.book.mayBeGiven(left, err)
+		return left, err
+	}
+	s.book.given(left, nil) // what was lost again is another's, or will be read again
+	return nil, nil
+}
+
+// mayBeGiven notes that the reply to giving entries away was lost. They may be another's
+// by now, or may have been and be acknowledged: pending for nobody does not mean then that
+// the group was made again, and none goes out before the server has said that it is ours.
+func (b *book) mayBeGiven(list []handback, err error) {
+	if server.Classify(err) != server.Ambiguous {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, h := range list {
+		h.entry.given, h.entry.doubt = true, true
+	}
+}
+
+// given forgets what was given away, and returns what was not since it is pending for
+// nobody.
+func (b *book) given(list []handback, lost map[string]bool) (left []handback) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var gone []*entry
+	for _, h := range list {
+		if lost[h.name] && !h.entry.given {
+			left = append(left, h)
+		} else {
+			gone = append(gone, h.entry)
 		}
 	}
-	if err := s.restore(ctx, entries); err != nil {
-		return nil
-	}
-	return again
+	b.forget(gone)
+	return left
 }
 
 // release gives entries to a consumer. It returns those that were not pending.

@@ -21,7 +21,8 @@ import (
 //
 // An entry is pending for nobody as well when its acknowledgement was run: by us with a
 // lost reply, so what is being settled is left alone; by another consumer that had taken
-// it over, so what was not renewed in time is left alone, too. It is the settler that
+// it over, so what was not renewed in time is left alone, too, and so is what may have
+// been given away. It is the settler that
 // makes entries pending again: it sends their acknowledgements, which come after.
 
 // doubtAll notes that the group may be another one than before: before the server has
@@ -42,7 +43,7 @@ func (b *book) doubt() {
 
 // own notes that the server has an entry pending for us.
 func (b *book) own(e *entry, until instant) {
-	e.until, e.doubt, e.seen = until, false, b.now()
+	e.until, e.doubt, e.given, e.seen = until, false, false, b.now()
 }
 
 // groupGone is called by who finds the group missing. The reader makes it again.

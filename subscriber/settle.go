@@ -175,9 +175,9 @@ func (b *book) renewed(list []*entry, sent instant, v verdict) (ended []Ownershi
 			b.own(e, until)
 		case e.seen > sent:
 			// What was read since then, or made pending again, is ours by now.
-		case nobodys:
+		case nobodys && !e.given:
 			b.orphaned(e)
-		case other:
+		case nobodys, other:
 			ended = append(ended, b.taken(e)...)
 		case deleted:
 			lost = append(lost, b.vanished(e)...)

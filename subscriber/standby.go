@@ -96,11 +96,11 @@ func (s *subscription) beActive(ctx context.Context, otherwise string) (alive in
 
 // giveBack hands back what no handler has.
 func (s *subscription) giveBack(ctx context.Context) error {
-	list := s.book.giveBack()
+	list := s.book.unhandled()
 	for len(list) > 0 {
 		batch := list[:min(len(list), maxBatch)]
 		list = list[len(batch):]
-		if _, err := s.release(ctx, handbackConsumer, "stay", batch); err != nil {
+		if _, err := s.giveAway(ctx, handbackConsumer, "stay", batch); err != nil {
 			return err
 		}
 	}
@@ -140,19 +140,16 @@ func (b *book) isGated() bool {
 	return !b.mayRead() && !b.stopping
 }
 
-// giveBack forgets what no handler has, and returns it.
-func (b *book) giveBack() []handback {
+// unhandled lists what no handler has.
+func (b *book) unhandled() []handback {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var list []handback
-	var held []*entry
 	for _, e := range b.entries {
 		if e.state != stateOut && e.state != stateSettling && !e.deleted {
-			held = append(held, e)
 			list = append(list, b.handback(e))
 		}
 	}
-	b.forget(held)
 	return list
 }
 

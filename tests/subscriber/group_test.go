@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -394,5 +395,75 @@ func TestGroupDestroyedTwice(t *testing.T) {
 			got[string(msg.Payload)] = true
 			msg.Ack()
 		}
+	})
+}
+
+// An ordered consumer's group is made again unseen, and somebody else reads it: what the
+// consumer gives back, since it stands by from then on, is pending for nobody, and is not
+// forgotten.
+func TestGroupMadeAgainUnseenBeforeGivingBack(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.Order, c.ReadAhead, c.MaxHeld = subscriber.OrderStream, 4, 4
+			c.MinIdle, c.Heartbeat = time.Minute, 15*time.Second
+		}), topic)
+		publish(t, client, topic, numbered(4)...)
+		receive(t, messages)
+		wantPending(t, client, topic, "billing", 4)
+		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.XGroupDestroy(ctx, topic, "billing")
+			pipe.XGroupCreate(ctx, topic, "billing", "$")
+			pipe.XGroupCreateConsumer(ctx, topic, "billing", "other")
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		testserver.Eventually(t, within, func() error {
+			rows := pendingRows(t, client, topic)
+			back := 0
+			for _, r := range rows {
+				if r.Consumer == "handback" {
+					back++
+				}
+			}
+			if back != 3 {
+				return fmt.Errorf("pending %+v, want 3 handed back", rows)
+			}
+			return nil
+		})
+	})
+}
+
+// The reply to handing back is lost, and others take and acknowledge the entries before it
+// is repeated: pending for nobody, they are not taken for entries of a destroyed group.
+func TestLostReplyOfHandingBackRestoresNothing(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		link := faultlink.New(t, s.Addr())
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		messages, end := subscribe(t, newSubscriber(t, link.Client()), topic)
+		ids := publish(t, client, topic, "in hand", "read ahead", "read ahead, too")
+		inHand := receive(t, messages)
+		wantPending(t, client, topic, "billing", 3)
+		var once sync.Once
+		link.Lose(func(c faultlink.Command) (lost bool) {
+			if slices.Contains(c.Args, "leave") {
+				once.Do(func() {
+					lost = true
+					client.XAck(ctx, topic, "billing", ids...)
+				})
+			}
+			return lost
+		})
+		inHand.Nack() // so that there is something to hand back in any case
+		end()
+		for msg := range messages { // handed out before the end was seen
+			msg.Nack()
+		}
+		if link.Stats().Lost != 1 {
+			t.Errorf("%d replies lost, want 1", link.Stats().Lost)
+		}
+		wantPending(t, client, topic, "billing", 0)
 	})
 }
