@@ -6,9 +6,9 @@
 -- ARGV[3]  entry ID
 -- ARGV[4]  MAXLEN of the dead-letter stream
 -- ARGV[5]  'ack', or 'delete' to delete it if all groups have acknowledged it
--- ARGV[6…] further fields: name, value
+-- ARGV[6…] further fields: name, value; one of them is _dead_origin
 -- Returns
---   {'buried', ID in the dead-letter stream}
+--   {'buried', ID in the dead-letter stream}, now or by an earlier try
 --   {'lost'}    pending for another consumer; nothing was done
 --   {'absent'}  pending for nobody; nothing was done
 --   {'gone'}    the entry is deleted; it was acknowledged
@@ -17,7 +17,23 @@
 -- XADD comes first: it is what can be refused, and scripts don't roll back.
 local key, group, consumer, id = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
 local row = redis.call('XPENDING', key, group, id, id, 1)[1]
-if not row then return {'absent'} end
+if not row then
+  -- After a lost reply it may be our own first try that has done it; and the group may
+  -- have been made again since, so that nothing else tells.
+  local origin, upTo = nil, '+'
+  for i = 6, #ARGV, 2 do
+    if ARGV[i] == '_dead_origin' then origin = ARGV[i + 1] end
+  end
+  for _ = 1, 100 do -- one by one: payloads may be large
+    local letter = redis.call('XREVRANGE', KEYS[2], upTo, '-', 'COUNT', 1)[1]
+    if not letter then break end
+    local fields, last = letter[2], {}
+    for i = 1, #fields, 2 do last[fields[i]] = fields[i + 1] end
+    if last._dead_origin == origin and last._dead_group == group then return {'buried', letter[1]} end
+    upTo = '(' .. letter[1]
+  end
+  return {'absent'}
+end
 if row[2] ~= consumer then return {'lost'} end
 local entry = redis.call('XRANGE', key, id, id)[1]
 if not entry then

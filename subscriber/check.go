@@ -188,6 +188,7 @@ func (s *subscription) missingRights(ctx context.Context) ([]string, error) {
 			{"xack", t, g, "0-1"},
 			{"xadd", dead, "nomkstream", "*", "f", "v"},
 			{"xlen", dead},
+			{"xrevrange", dead, "+", "-", "count", 1},
 			{"time"},
 			{"eval", "return 1", 2, t, dead},
 			{"evalsha", "0", 2, t, dead},

@@ -50,7 +50,7 @@ type entry struct {
 	until     instant
 	gone      bool    // the server said that the entry is not ours
 	deleted   bool    // it is no longer in the stream, and so nobody can take it
-	tried     bool    // an acknowledgement or burial was sent whose reply was lost
+	tried     bool    // an acknowledgement was sent whose reply was lost
 	given     bool    // it may have been given away: the reply was lost
 	doubt     bool    // the group may be another one than the one it was read from
 	seen      instant // when the server's last word came that it is ours

@@ -303,7 +303,6 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		wire.FieldDeadGroup, s.cfg.Group, wire.FieldDeadOrigin, s.topic+" "+e.name,
 		wire.FieldDeadAt, time.Now().UTC().Format(time.RFC3339))
 	if err != nil {
-		s.noteTried([]*entry{e}, err)
 		return err
 	}
 	out, err := texts(reply)
@@ -311,18 +310,17 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		return fmt.Errorf("unexpected reply of the server: %w", err)
 	}
 	s.book.mu.Lock()
-	deleted, doubt := e.deleted, e.doubt
+	deleted := e.deleted
 	s.book.mu.Unlock()
 	switch {
 	case out[0] == "gone", out[0] != "buried" && deleted:
 		s.lost(LostPending, []string{e.name}, 1)
-	case out[0] == "absent" && (doubt || !e.tried) && !restored:
-		// Its group was made again. Else it was our own first try, whose reply was lost.
+	case out[0] == "absent" && !restored: // its group was made again
 		if err := s.restore(ctx, []*entry{e}); err != nil {
 			return err
 		}
 		return s.buryOne(ctx, e, true)
-	case out[0] == "lost", out[0] == "absent" && (restored || !e.tried):
+	case out[0] == "lost", out[0] == "absent":
 		s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
 	default:
 		ev.DeadLetterTopic = slot.DeadLetter(s.topic)

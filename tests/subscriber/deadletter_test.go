@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -126,4 +128,31 @@ func TestCloseWithUnansweredDeadLetters(t *testing.T) {
 	if took := time.Since(begin); took > 6*time.Second {
 		t.Errorf("Close took %v", took)
 	}
+}
+
+// The reply to a dead letter is lost, again and again: heartbeats find the entry pending
+// for nobody meanwhile, and the group may be made again. There is one dead letter.
+func TestReplyOfDeadLetterLost(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		for _, remade := range []bool{false, true} {
+			t.Run(fmt.Sprintf("remade=%t", remade), func(t *testing.T) {
+				link := faultlink.New(t, s.Addr())
+				client, topic := s.Client(), testserver.Topic(t)
+				_, inHand := holding(t, link.Client(), topic)
+				link.Lose(func(c faultlink.Command) bool { return slices.Contains(c.Args, "_dead_reason") })
+				d, _ := subscriber.DeliveryOf(inHand)
+				d.Reject("no", nil)
+				inHand.Nack()
+				wantDeadLetters(t, client, topic, 1)
+				if remade {
+					remake(t, client, topic, "$")
+				}
+				<-time.After(3 * beat)
+				link.Lose(nil)
+				<-time.After(1500 * time.Millisecond) // more than the longest pause before another try
+				wantDeadLetters(t, client, topic, 1)
+				wantPending(t, client, topic, "billing", 1) // what was read ahead
+			})
+		}
+	})
 }
