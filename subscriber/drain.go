@@ -74,7 +74,7 @@ func (s *subscription) handBack(ctx context.Context) {
 		to   string
 		list []handback
 	}{{s.consumer, stay}, {handbackConsumer, back}}
-	tries, most := 0, 2
+	tries, most, remade := 0, 2, false
 	if s.outage.health() != nil {
 		most = 1 // the settler has just tried
 	}
@@ -91,7 +91,11 @@ func (s *subscription) handBack(ctx context.Context) {
 				continue
 			}
 			if isNoGroup(err) {
-				return
+				if remade || !s.remake(ctx) {
+					return
+				}
+				remade = true
+				continue
 			}
 			if tries++; tries >= most {
 				s.logger.Error("Entries could not be handed back; others take them over after MinIdle", err,
@@ -100,6 +104,17 @@ func (s *subscription) handBack(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// remake makes the group again that was destroyed just before the end: whoever comes next
+// would make it where its StartFrom says. A stream that is gone is let be.
+func (s *subscription) remake(ctx context.Context) bool {
+	start, isNew, err := s.healFrom(ctx)
+	if err != nil || isNew {
+		return false
+	}
+	_, err = s.makeGroup(ctx, start)
+	return err == nil
 }
 
 // giveAway gives entries to a consumer, and forgets those that no handler has. What turns

@@ -130,8 +130,7 @@ func (s *subscription) forget(todo *jobs, flushing bool) {
 	s.book.confirm(todo.acks)
 	s.book.marked(todo.marks)
 	todo.restores, todo.acks, todo.marks = nil, nil, nil
-	if flushing { // nobody makes the group again any more
-		s.book.confirm(todo.graves)
+	if flushing { // handBack makes the group again; they stay in the book
 		todo.graves = nil
 	}
 }

@@ -467,3 +467,45 @@ func TestLostReplyOfHandingBackRestoresNothing(t *testing.T) {
 		wantPending(t, client, topic, "billing", 0)
 	})
 }
+
+// The only consumer ends when its group was just destroyed: it makes it again at what is
+// not settled, since the next one would begin where StartFrom says.
+func TestGroupDestroyedBeforeTheEnd(t *testing.T) {
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		for _, how := range []string{"ack", "reject"} {
+			t.Run(how, func(t *testing.T) {
+				client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+				latest := func(c *subscriber.Config) {
+					c.StartFrom, c.ReadAhead, c.MaxHeld, c.MinIdle = subscriber.Latest, 3, 3, time.Minute
+				}
+				messages, end := subscribe(t, newSubscriber(t, client, latest), topic)
+				publish(t, client, topic, numbered(4)...)
+				inHand := receive(t, messages)
+				wantPending(t, client, topic, "billing", 3)
+				if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+					t.Fatal(err)
+				}
+				want := []string{"1", "2", "3"}
+				end()
+				if how == "reject" {
+					d, _ := subscriber.DeliveryOf(inHand)
+					d.Reject("no", nil)
+					want = slices.Insert(want, 0, "0")
+				}
+				inHand.Ack()
+				for msg := range messages { // handed out before the end was seen
+					msg.Nack()
+				}
+				next, _ := subscribe(t, newSubscriber(t, client, latest), topic)
+				for _, w := range want {
+					msg := receive(t, next)
+					if string(msg.Payload) != w {
+						t.Errorf("got %q, want %q", msg.Payload, w)
+					}
+					msg.Ack()
+				}
+				wantNone(t, next, 100*time.Millisecond)
+			})
+		}
+	})
+}
