@@ -120,7 +120,7 @@ type call struct {
 	left      int // items that are not done
 	abandoned bool
 	finished  chan struct{}
-	added     map[string]struct{} // entries that a call of several batches has added
+	added     map[string]struct{} // entries that the call has added, once hasAdded was asked
 }
 
 func newCall(n int) *call {
@@ -134,10 +134,19 @@ func newCall(n int) *call {
 }
 
 // hasAdded tells whether an earlier batch of the call has added the entry: then a
-// second message with its UUID is a duplicate, not the first try of itself.
+// second message with its UUID is a duplicate, not the first try of itself. It is asked
+// for after lost replies only, and looks then.
 func (c *call) hasAdded(entryID string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.added == nil {
+		c.added = make(map[string]struct{})
+		for i := range c.items {
+			if it := &c.items[i]; it.done && it.receipt.Verdict == Added {
+				c.added[it.receipt.EntryID] = struct{}{}
+			}
+		}
+	}
 	_, ok := c.added[entryID]
 	return ok
 }
@@ -200,10 +209,7 @@ func (c *call) finish(e *engine, it *item, set func(*Receipt)) {
 	}
 	it.done = true
 	set(&it.receipt)
-	if it.receipt.Verdict == Added && len(c.items) > batchMessages {
-		if c.added == nil {
-			c.added = make(map[string]struct{})
-		}
+	if c.added != nil && it.receipt.Verdict == Added {
 		c.added[it.receipt.EntryID] = struct{}{}
 	}
 	e.onPublish(it.receipt)

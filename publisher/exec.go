@@ -130,10 +130,18 @@ func (t *topic) appendTrim(args []any, st *state, it *item) []any {
 // conclude completes the outcomes that the replies of a transaction gave: items
 // without a reply, the originals of duplicates, and the word of WAIT. err is that
 // of the transaction.
-func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, added map[string]*item, confirmed, err error) ([]outcome, error) {
+func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, confirmed, err error) ([]outcome, error) {
 	markLost(items, outcomes, err)
-	if readErr := t.compare(items, outcomes, duplicates, added); readErr != nil {
-		return outcomes, readErr
+	if len(duplicates) > 0 {
+		added := make(map[string]*item)
+		for i := range outcomes {
+			if o := &outcomes[i]; o.known && o.verdict == Added && o.err == nil {
+				added[o.entryID] = items[i]
+			}
+		}
+		if readErr := t.compare(items, outcomes, duplicates, added); readErr != nil {
+			return outcomes, readErr
+		}
 	}
 	for i := range outcomes {
 		switch o := &outcomes[i]; {

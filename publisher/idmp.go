@@ -25,19 +25,25 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	if st.asLaidOut() {
 		cmds = append(cmds, t.configure(ctx, st.layout))
 	}
-	adds := make([]*redis.StringCmd, len(items))
+	// One piece of memory for all commands, and one for all arguments.
+	adds := make([]redis.StringCmd, len(items))
+	size := 0
+	for _, it := range items {
+		size += 18 + len(it.fields)
+	}
+	all := make([]any, 0, size)
 	for i, it := range items {
-		args := make([]any, 0, 18+len(it.fields))
-		args = append(args, "xadd", t.key, "nomkstream")
+		start := len(all)
+		all = append(all, "xadd", t.key, "nomkstream")
 		if st.layout.Mode == IDMPAuto {
-			args = append(args, "idmpauto", it.shardID)
+			all = append(all, "idmpauto", it.shardID)
 		} else {
-			args = append(args, "idmp", it.shardID, it.receipt.IdempotentID)
+			all = append(all, "idmp", it.shardID, it.receipt.IdempotentID)
 		}
-		args = append(t.appendTrim(args, st, it), "*")
-		adds[i] = redis.NewStringCmd(ctx, it.appendFields(args)...)
+		all = it.appendFields(append(t.appendTrim(all, st, it), "*"))
+		adds[i] = *redis.NewStringCmd(ctx, all[start:len(all):len(all)]...)
 		adds[i].SetFirstKeyPos(1)
-		cmds = append(cmds, adds[i])
+		cmds = append(cmds, &adds[i])
 	}
 	confirmed, err := t.transact(cmds)
 	info, baseErr := baseline.Info()
@@ -62,10 +68,9 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 
 	last := info.Last
 	outcomes := make([]outcome, len(items))
-	added := make(map[string]*item, len(items))
 	var duplicates []int
-	for i, add := range adds {
-		o := &outcomes[i]
+	for i := range adds {
+		add, o := &adds[i], &outcomes[i]
 		if addErr := add.Err(); addErr != nil {
 			if classify(addErr) == server.Final {
 				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", t.olderServer(st, addErr))}
@@ -80,13 +85,12 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		if id.After(last) {
 			last = id
 			o.known, o.verdict = true, Added
-			added[o.entryID] = items[i]
 			continue
 		}
 		o.verdict, o.age = Duplicate, st.age(id)
 		duplicates = append(duplicates, i)
 	}
-	return t.conclude(items, outcomes, duplicates, added, confirmed, err)
+	return t.conclude(items, outcomes, duplicates, confirmed, err)
 }
 
 // olderServer explains the words of a server that does not know XCFGSET, and takes

@@ -42,7 +42,6 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 	}
 
 	outcomes := make([]outcome, len(items))
-	added := make(map[string]*item, len(items))
 	var duplicates []int
 	for i, reply := range replies {
 		o := &outcomes[i]
@@ -60,11 +59,9 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 			*o = outcome{known: true, err: replyErr}
 		case readBack:
 			duplicates = append(duplicates, i)
-		case o.verdict == Added:
-			added[o.entryID] = items[i]
 		}
 	}
-	return t.conclude(items, outcomes, duplicates, added, confirmed, err)
+	return t.conclude(items, outcomes, duplicates, confirmed, err)
 }
 
 // readLatch reads the script's reply. readBack tells that the original must be
