@@ -16,18 +16,24 @@ func (s *subscription) keep(ctx context.Context) {
 	defer poll.Stop()
 	beat := time.NewTimer(s.cfg.Heartbeat)
 	defer beat.Stop()
+	lookAgain := false // soon after a look at the group has failed, once
 	for n := 0; ; {
 		select {
 		case <-s.settling:
 			return
 		case <-beat.C:
 			beat.Reset(s.heartbeat(ctx))
-			s.tidy(ctx)
+			// Every consumer of the group sweeps: once in a while is enough.
+			lookAgain = !s.tidy(ctx, rand.IntN(2) == 0)
 		case <-s.book.verify:
 			beat.Reset(s.heartbeat(ctx))
 			// What could not be renewed asks again at once; the server may need a moment.
 			s.pauseKeeper(poll.C)
 		case <-poll.C:
+			if lookAgain {
+				lookAgain = false
+				s.tidy(ctx, true)
+			}
 			if s.cfg.Order != OrderNone {
 				if !s.book.isGated() { // else the reader does it
 					_, _, err := s.beActive(ctx, "stay")
@@ -129,22 +135,24 @@ func (s *subscription) ended(taken []OwnershipEvent, lost []string) {
 	}
 }
 
-// tidy does what need not be done often.
-func (s *subscription) tidy(ctx context.Context) {
-	s.countUnread(ctx)
+// tidy does what need not be done often, and removes dead consumers if it is to sweep. It
+// tells whether all was done.
+func (s *subscription) tidy(ctx context.Context, sweep bool) bool {
+	counted := s.countUnread(ctx)
 	mine, err := s.notePosition(ctx)
 	s.did(doLook, err)
+	ok := counted && err == nil
 	if mine > 0 {
 		s.listOwn.Store(true)
 		notify(s.book.room)
 	}
-	// Every consumer of the group does this: once in a while is enough.
-	if rand.IntN(2) == 0 {
-		return
+	if !sweep {
+		return ok
 	}
 	idle := 2 * s.cfg.MinIdle
 	_, err = sweepScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, idle.Milliseconds(), handbackConsumer)
 	s.did(doLook+": its dead consumers", err)
+	return ok && err == nil
 }
 
 // watchClock ends the contexts of messages whose entries could not be renewed in time.

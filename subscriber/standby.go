@@ -35,6 +35,7 @@ func (s *subscription) standBy(ctx context.Context) error {
 		return err
 	}
 	s.outage.over(doRead)
+	s.outage.over(doTakeOver) // the keeper's, which asks no more while the gate is shut
 	if alive > 0 {
 		if !s.standing {
 			s.logger.Info("Another consumer of the group is active: standing by", s.fields(nil))

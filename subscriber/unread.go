@@ -18,18 +18,20 @@ type unread struct {
 // says how many entries were ever added, and how many the group has got past; of those
 // that it has not, all that are gone from the stream are lost. The answer is exact while
 // the gap is there; when the group has read past it, it can't be seen any more.
-func (s *subscription) countUnread(ctx context.Context) {
+// It tells whether it could look.
+func (s *subscription) countUnread(ctx context.Context) bool {
 	s.unread.mu.Lock()
 	defer s.unread.mu.Unlock()
 	lost, err := s.trimmedUnread(ctx)
 	s.did(doLook+": its lag", err)
 	if err != nil {
-		return
+		return false
 	}
 	if lost > s.unread.reported {
 		s.lost(LostUnread, nil, lost-s.unread.reported)
 	}
 	s.unread.reported = lost
+	return true
 }
 
 func (s *subscription) trimmedUnread(ctx context.Context) (int64, error) {

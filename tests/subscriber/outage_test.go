@@ -2,6 +2,7 @@ package subscriber_test
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -54,6 +55,27 @@ func TestOutageWithAnOfferedRedelivery(t *testing.T) {
 	link.Accept()
 	held.Ack()
 	receive(t, messages).Ack()
+}
+
+// One reply to a look at the group is lost, which is not asked for often: Health does not
+// speak of it for the whole time until the next one.
+func TestHealthAfterOneLostLook(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	topic, link := testserver.Topic(t), faultlink.New(t, s.Addr())
+	sub := newSubscriber(t, link.Client(), func(c *subscriber.Config) {
+		c.MinIdle, c.Heartbeat = time.Minute, 6*time.Second
+	})
+	messages, _ := subscribe(t, sub, topic)
+	publish(t, s.Client(), topic, "m")
+	receive(t, messages).Ack()
+	link.LoseNext(1, "XINFO")
+	testserver.Eventually(t, within, func() error {
+		if sub.Health() == nil {
+			return errors.New("no reply was lost")
+		}
+		return nil
+	})
+	testserver.Eventually(t, 4*time.Second, sub.Health)
 }
 
 func processTime(t testing.TB) time.Duration {
