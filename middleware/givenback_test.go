@@ -146,6 +146,13 @@ func TestReturnedMessagesHaveNoDelivery(t *testing.T) {
 	if _, ok := eventkey.HandledFrom(out.Context()); ok {
 		t.Error("what is being handled is on a returned message")
 	}
+	// Where contexts travel with messages: the same key in the same handler is not nested.
+	again := rig.NewMessage("pay:2", "{}")
+	again.SetContext(out.Context())
+	r.WantAcked(again)
+	same := rig.NewMessage("pay:1", "{}")
+	same.SetContext(out.Context())
+	r.WantAcked(same)
 }
 
 // Retry's second try gets the event, not what the first has made of it.

@@ -77,7 +77,7 @@ func inherit(m *message.Message, handled eventkey.Handled) (goesOn bool) {
 // values travel with messages, as in a GoChannel, the next handler would take the
 // delivery for its own.
 func (r *run) returned() context.Context {
-	ctx := context.WithValue(context.WithoutCancel(r.own), scopeKey{}, (*scope)(nil))
+	ctx := context.WithValue(context.WithoutCancel(r.own), scopeKey{}, nil)
 	return delivery.With(ctx, nil)
 }
 

@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -73,8 +74,34 @@ type cgoError struct{ Code int }
 
 func (e cgoError) Error() string { return fmt.Sprint(e.Code) }
 
+// nestedError has the field of a driver's behind a nil pointer.
+type nestedError struct{ *cgoError }
+
+func (nestedError) Error() string { return "nested" }
+
 // The real drivers' errors are seen in tests/sqlstore; these have their shapes.
 func TestKindsOfErrors(t *testing.T) {
+	for _, foreign := range []error{codeError(5), &mysqlError{1213}, cgoError{6}, nestedError{}} {
+		if got := kindOf(foreign); got != unanswered {
+			t.Errorf("%T of no driver is %d", foreign, got)
+		}
+	}
+	real := driverOf
+	defer func() { driverOf = real }()
+	driverOf = func(v reflect.Value) string {
+		switch v.Interface().(type) {
+		case codeError:
+			return "modernc.org/sqlite"
+		case mysqlError:
+			return "github.com/go-sql-driver/mysql"
+		case cgoError:
+			return "example.com/vendor/github.com/mattn/go-sqlite3"
+		}
+		return real(v)
+	}
+	if got := kindOf(errors.Join(errors.New("no code"), &mysqlError{1213})); got != again {
+		t.Errorf("joined: %d", got)
+	}
 	for err, want := range map[error]kind{
 		stateError("23505"):         duplicate,
 		stateError("40001"):         again,
@@ -86,6 +113,8 @@ func TestKindsOfErrors(t *testing.T) {
 		stateError("P0001"):         fault,
 		stateError("57P01"):         away, // shutdown
 		stateError("25P03"):         away,
+		stateError("57014"):         fault, // a statement took too long
+		&mysqlError{1969}:           fault,
 		stateError("53100"):         away,
 		codeError(5):                busy,
 		codeError(517):              busy, // SQLITE_BUSY_SNAPSHOT

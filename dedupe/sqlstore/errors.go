@@ -1,7 +1,6 @@
 package sqlstore
 
 import (
-	"errors"
 	"reflect"
 	"strings"
 )
@@ -21,8 +20,9 @@ const (
 
 // IsFault tells that the database has answered with this error, and that what it
 // complains of is the transaction: a constraint, a deadlock, a lock that another has, a
-// statement before it that failed. It is false for an error of the link, the context or the driver, and for an
-// answer about the state of the server, such as a shutdown.
+// statement before it that failed, a statement that took too long. It is false for an
+// error of the link, the context or the driver, and for an answer about the state of the
+// server, such as a shutdown.
 func IsFault(err error) bool {
 	k := kindOf(err)
 	return k != unanswered && k != away
@@ -30,22 +30,53 @@ func IsFault(err error) bool {
 
 // kindOf reads the codes that drivers give, by what their error types have in common:
 // a package over database/sql that imported the drivers would bring all of them along.
+// Types of other packages may have fields of the same names: they don't count.
 func kindOf(err error) kind {
-	for ; err != nil; err = errors.Unwrap(err) {
-		if s, ok := err.(interface{ SQLState() string }); ok {
-			return postgresKind(s.SQLState()) // pgx, lib/pq
+	if err == nil {
+		return unanswered
+	}
+	if k := ownKind(err); k != unanswered {
+		return k
+	}
+	switch u := err.(type) { //nolint:errorlint // this is the walk through what an error wraps
+	case interface{ Unwrap() error }:
+		return kindOf(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if k := kindOf(e); k != unanswered {
+				return k
+			}
 		}
-		if c, ok := err.(interface{ Code() int }); ok {
-			return sqliteKind(c.Code()) // modernc.org/sqlite
-		}
-		v := reflect.Indirect(reflect.ValueOf(err))
-		if v.Kind() != reflect.Struct {
-			continue
-		}
-		if n := v.FieldByName("Number"); n.IsValid() && n.CanUint() { // go-sql-driver/mysql
+	}
+	return unanswered
+}
+
+// driverOf is the package that an error's type is of.
+var driverOf = func(v reflect.Value) string { return v.Type().PkgPath() }
+
+func ownKind(err error) kind {
+	if s, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // see kindOf
+		return postgresKind(s.SQLState()) // pgx, lib/pq
+	}
+	v := reflect.Indirect(reflect.ValueOf(err))
+	if !v.IsValid() {
+		return unanswered
+	}
+	from := driverOf(v)
+	isSQLite, isMySQL := strings.Contains(from, "sqlite"), strings.Contains(from, "mysql")
+	if c, ok := err.(interface{ Code() int }); ok && isSQLite { //nolint:errorlint // see kindOf
+		return sqliteKind(c.Code()) // modernc.org/sqlite
+	}
+	if v.Kind() != reflect.Struct {
+		return unanswered
+	}
+	if isMySQL { // go-sql-driver/mysql
+		if n := v.FieldByName("Number"); n.IsValid() && n.CanUint() {
 			return mysqlKind(n.Uint())
 		}
-		if c := v.FieldByName("Code"); c.IsValid() && c.CanInt() { // mattn/go-sqlite3
+	}
+	if isSQLite { // mattn/go-sqlite3
+		if c := v.FieldByName("Code"); c.IsValid() && c.CanInt() {
 			return sqliteKind(int(c.Int()))
 		}
 	}
@@ -62,6 +93,8 @@ func postgresKind(state string) kind {
 		return again
 	case "25P03", "25P04": // a time-out for the transaction, which ends the session
 		return away
+	case "57014": // a statement was cancelled, or took too long; the session goes on
+		return fault
 	}
 	// Connection; resources; an operator, among them a shutdown; the system.
 	for _, class := range []string{"08", "53", "57", "58"} {
@@ -82,11 +115,10 @@ func mysqlKind(number uint64) kind {
 		return again
 	case 1153:
 		return tooLarge
-	case 1053, 1317, 1927, 3169, 4031, // shutdown, interrupted, killed, idle for too long
+	case 1053, 1927, 3169, 4031, // shutdown, killed, idle for too long
 		1158, 1159, 1160, 1161, // the network
 		1021, 1037, 1038, 1041, 1114, 1206, // disk, memory, tables of locks
-		1290, 1836, 1047, // read-only after a failover; a node that has left its cluster
-		1969, 3024: // took too long
+		1290, 1836, 1047: // read-only after a failover; a node that has left its cluster
 		return away
 	}
 	return fault

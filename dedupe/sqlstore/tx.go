@@ -3,8 +3,12 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"io"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -37,10 +41,17 @@ func TxFrom(ctx context.Context) (*sql.Tx, bool) {
 // too long among them: the transaction goes on without its effect, and so does the
 // record, unless the function returns the error.
 //
+// What ends the transaction behind the store's back leaves effects without a record, and
+// they are there again after the next delivery: in MySQL and MariaDB a statement that
+// commits implicitly (CREATE, ALTER, TRUNCATE, LOCK TABLES); in SQLite, after the error
+// was swallowed, INSERT OR ROLLBACK, RAISE(ROLLBACK) and a write whose context has ended.
+//
 // An error of the function counts as its failure, except when the session was lost
-// meanwhile, as by a restart of the database: then it also matches
-// dedupe.ErrRetryLater. A statement that ran into a time-out of the function's own
-// counts as failed.
+// meanwhile, as by a restart of the database, and the function returns the driver's
+// error or wraps it: then it also matches dedupe.ErrRetryLater. A statement that took too
+// long, for the server or for a context of the function's own, counts as failed. One
+// above MySQL's max_allowed_packet can look like a lost session: keep the driver's limit
+// at or below the server's.
 func WithTx(fn func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*message.Message, error)) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx := msg.Context()
@@ -66,11 +77,27 @@ func isLost(ctx context.Context, tx *sql.Tx, err error) bool {
 	if k := kindOf(err); k != unanswered {
 		return k == away
 	}
-	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || errors.Is(err, sql.ErrTxDone) {
+	// With rows left open the look would fail as well; an error of the handler's own says
+	// nothing about the session.
+	if ctx.Err() != nil || !isOfTheLink(err) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	_, look := tx.ExecContext(ctx, "SELECT 1")
 	return look != nil && !IsFault(look) && !errors.Is(look, sql.ErrTxDone)
+}
+
+// isOfTheLink tells that an error is one that drivers give when a connection fails.
+func isOfTheLink(err error) bool {
+	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+		return false // net.Error as well, but of the handler's own
+	}
+	for _, target := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
+		if errors.Is(err, target) {
+			return true
+		}
+	}
+	var network net.Error
+	return errors.As(err, &network) || strings.Contains(err.Error(), "invalid connection") || strings.Contains(err.Error(), "conn closed")
 }
