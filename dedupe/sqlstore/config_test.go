@@ -86,8 +86,8 @@ func TestKindsOfErrors(t *testing.T) {
 			t.Errorf("%T of no driver is %d", foreign, got)
 		}
 	}
-	real := driverOf
-	defer func() { driverOf = real }()
+	before := driverOf
+	defer func() { driverOf = before }()
 	driverOf = func(v reflect.Value) string {
 		switch v.Interface().(type) {
 		case codeError:
@@ -97,7 +97,7 @@ func TestKindsOfErrors(t *testing.T) {
 		case cgoError:
 			return "example.com/vendor/github.com/mattn/go-sqlite3"
 		}
-		return real(v)
+		return before(v)
 	}
 	if got := kindOf(errors.Join(errors.New("no code"), &mysqlError{1213})); got != again {
 		t.Errorf("joined: %d", got)

@@ -38,7 +38,7 @@ func kindOf(err error) kind {
 	if k := ownKind(err); k != unanswered {
 		return k
 	}
-	switch u := err.(type) { //nolint:errorlint // this is the walk through what an error wraps
+	switch u := err.(type) {
 	case interface{ Unwrap() error }:
 		return kindOf(u.Unwrap())
 	case interface{ Unwrap() []error }:
@@ -55,7 +55,7 @@ func kindOf(err error) kind {
 var driverOf = func(v reflect.Value) string { return v.Type().PkgPath() }
 
 func ownKind(err error) kind {
-	if s, ok := err.(interface{ SQLState() string }); ok { //nolint:errorlint // see kindOf
+	if s, ok := err.(interface{ SQLState() string }); ok {
 		return postgresKind(s.SQLState()) // pgx, lib/pq
 	}
 	v := reflect.Indirect(reflect.ValueOf(err))
@@ -64,7 +64,7 @@ func ownKind(err error) kind {
 	}
 	from := driverOf(v)
 	isSQLite, isMySQL := strings.Contains(from, "sqlite"), strings.Contains(from, "mysql")
-	if c, ok := err.(interface{ Code() int }); ok && isSQLite { //nolint:errorlint // see kindOf
+	if c, ok := err.(interface{ Code() int }); ok && isSQLite {
 		return sqliteKind(c.Code()) // modernc.org/sqlite
 	}
 	if v.Kind() != reflect.Struct {
