@@ -38,7 +38,7 @@ func kindOf(err error) kind {
 	if k := ownKind(err); k != unanswered {
 		return k
 	}
-	switch u := err.(type) {
+	switch u := err.(type) { //nolint:errorlint // this is the walk through what an error wraps
 	case interface{ Unwrap() error }:
 		return kindOf(u.Unwrap())
 	case interface{ Unwrap() []error }:
