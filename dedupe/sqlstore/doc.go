@@ -13,6 +13,9 @@
 //			return nil, err
 //		})))
 //
+// Tested on PostgreSQL 15, MariaDB 10.11 and SQLite (modernc.org/sqlite). MySQL 8 has
+// MariaDB's dialect here, and no test has run on it.
+//
 // The repository has this and the same with pgx as examples to run, in examples/stores.
 //
 // There is no lease. A claim lives as long as its database session: that of a dead
