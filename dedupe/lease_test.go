@@ -3,6 +3,7 @@ package dedupe_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -148,14 +149,14 @@ func TestLeaseThatIsOverAtTheStart(t *testing.T) {
 func TestLeaseOutlivesItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parent, cancel := context.WithCancel(context.Background())
-		n := 0
-		l, ctx := dedupe.NewLease(parent, dedupe.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { n++; return nil }})
+		var n atomic.Int64
+		l, ctx := dedupe.NewLease(parent, dedupe.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { n.Add(1); return nil }})
 		defer l.Release(nil)
 		cancel()
 		wantCause(t, ctx, context.Canceled)
 		time.Sleep(time.Minute) //nolint:forbidigo // the bubble's clock
-		if err := l.Err(); err != nil || n == 0 {
-			t.Errorf("%d renewals, %v", n, err)
+		if err := l.Err(); err != nil || n.Load() == 0 {
+			t.Errorf("%d renewals, %v", n.Load(), err)
 		}
 	})
 }
