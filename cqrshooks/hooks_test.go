@@ -3,8 +3,6 @@ package cqrshooks_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -24,16 +22,7 @@ import (
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type placed struct{ OrderID string }
 
@@ -252,6 +241,20 @@ func (w *world) publish(event any) {
 	}
 }
 
+func (w *world) send(command any) {
+	w.t.Helper()
+	bus, err := cqrs.NewCommandBusWithConfig(w.pubsub, cqrs.CommandBusConfig{
+		GeneratePublishTopic: func(cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
+		OnSend:               cqrshooks.OnSend(), Marshaler: marshaler,
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := bus.Send(context.Background(), command); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 func (w *world) wantCalls(want ...string) {
 	w.t.Helper()
 	tick := time.NewTicker(time.Millisecond)
@@ -390,17 +393,8 @@ func TestCommandsAndEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.run()
-	bus, err := cqrs.NewCommandBusWithConfig(w.pubsub, cqrs.CommandBusConfig{
-		GeneratePublishTopic: func(cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
-		OnSend:               cqrshooks.OnSend(), Marshaler: marshaler,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 3 {
-		if err := bus.Send(t.Context(), shipped{"1001"}); err != nil {
-			t.Fatal(err)
-		}
+		w.send(shipped{"1001"})
 	}
 	w.wantCalls("command", "command")
 	for range 3 {
@@ -513,15 +507,6 @@ func TestCommandThatCannotBeHandledYetIsNotAcknowledged(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.run()
-	bus, err := cqrs.NewCommandBusWithConfig(w.pubsub, cqrs.CommandBusConfig{
-		GeneratePublishTopic: func(cqrs.CommandBusGeneratePublishTopicParams) (string, error) { return "commands", nil },
-		OnSend:               cqrshooks.OnSend(), Marshaler: marshaler,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := bus.Send(t.Context(), shipped{"1001"}); err != nil {
-		t.Fatal(err)
-	}
+	w.send(shipped{"1001"})
 	w.wantCalls("charge")
 }

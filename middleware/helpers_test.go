@@ -1,8 +1,6 @@
 package middleware_test
 
 import (
-	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -12,16 +10,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/rig"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if code == 0 {
-		if err := goleak.Find(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			code = 1
-		}
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
