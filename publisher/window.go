@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 	"strconv"
 	"time"
 )
@@ -77,16 +78,10 @@ func (w Window) unit(mode Mode) time.Duration {
 }
 
 // shardsFor returns how many producer IDs hold the newest entries keys, 0 when
-// more than maxShards would be needed. A hash fills shards unevenly, and each
-// evicts on its own: room for six standard deviations (of a Poisson count)
-// leaves the fullest one below its limit.
+// more than maxShards would be needed.
 func shardsFor(entries int) int {
-	if entries <= maxShardEntries {
-		return 1
-	}
-	for n := 2; n <= maxShards; n++ {
-		mean := float64(entries) / float64(n)
-		if mean+6*math.Sqrt(mean) <= maxShardEntries {
+	for n := 1; n <= maxShards; n++ {
+		if fits(entries, n, maxShardEntries) {
 			return n
 		}
 	}
@@ -96,12 +91,19 @@ func shardsFor(entries int) int {
 // capacity is the inverse of shardsFor: how many keys n producer IDs of maxSize
 // entries hold for sure.
 func capacity(n, maxSize int) int {
+	return sort.Search(n*maxSize, func(entries int) bool { return !fits(entries+1, n, maxSize) })
+}
+
+// fits tells whether n producer IDs of maxSize entries hold the newest entries
+// keys. A hash fills shards unevenly, and each evicts on its own: room for six
+// standard deviations (of a Poisson count) leaves the fullest one below its
+// limit.
+func fits(entries, n, maxSize int) bool {
 	if n <= 1 {
-		return maxSize
+		return entries <= maxSize
 	}
-	// m + 6·√m = maxSize, solved for √m.
-	root := -3 + math.Sqrt(9+float64(maxSize))
-	return int(root*root) * n
+	mean := float64(entries) / float64(n)
+	return mean+6*math.Sqrt(mean) <= float64(maxSize)
 }
 
 // shardOf spreads keys over n shards. Hash version 1: the first eight bytes of

@@ -18,14 +18,22 @@ func TestShards(t *testing.T) {
 	}
 }
 
-// Capacity is what the shards were chosen for, or more.
+// Capacity is what the shards were chosen for, or more, and no more than they hold.
 func TestCapacityCoversTheWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := rapid.IntRange(1, 1_000_000).Draw(t, "entries")
-		if c := capacity(shardsFor(entries), maxShardEntries); c < entries {
+		n := shardsFor(entries)
+		c := capacity(n, maxShardEntries)
+		if c < entries {
 			t.Fatalf("%d entries, capacity %d", entries, c)
 		}
+		if shardsFor(c) != n || shardsFor(c+1) == n {
+			t.Fatalf("capacity %d of %d shards is not the most they hold", c, n)
+		}
 	})
+	if c := capacity(2, maxShardEntries); c != 18_835 {
+		t.Errorf("capacity of two shards is %d: the most that shardsFor gives two is 18835", c)
+	}
 }
 
 // The hash spreads real keys so that none of the shards is overfull.
