@@ -29,7 +29,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	adds := make([]redis.StringCmd, len(items))
 	size := 0
 	for _, it := range items {
-		size += 18 + len(it.fields)
+		size += 17 + len(it.fields) + len(it.trim)
 	}
 	all := make([]any, 0, size)
 	for i, it := range items {

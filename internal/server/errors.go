@@ -68,8 +68,8 @@ func MayBeAnother(err error) bool {
 // loss of the connection that the server closes after it: EXEC was not reached.
 func FirstError(txErr error, cmds []redis.Cmder) error {
 	for _, cmd := range cmds {
-		if redis.HasErrorPrefix(cmd.Err(), "Protocol error") {
-			return cmd.Err()
+		if err := cmd.Err(); err != nil && redis.HasErrorPrefix(err, "Protocol error") {
+			return err
 		}
 	}
 	for _, cmd := range cmds {
