@@ -11,7 +11,9 @@ import (
 )
 
 func TestReadHandOutAck(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		ids := publish(t, client, topic, numbered(1000)...)
 		messages, cancel := subscribe(t, newSubscriber(t, client), topic)
@@ -40,7 +42,9 @@ func TestReadHandOutAck(t *testing.T) {
 }
 
 func TestNackIsRedelivered(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "a", "b")
 		messages, _ := subscribe(t, newSubscriber(t, client), topic)

@@ -57,7 +57,9 @@ func TestEntriesDeletedWhileTheyAreBuried(t *testing.T) {
 
 // The group is destroyed while the server refuses a dead letter.
 func TestGroupDestroyedWithARefusedDeadLetter(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		dead := subscriber.DeadLetterTopic(topic)
 		if err := client.Set(ctx, dead, "in the way", 0).Err(); err != nil {
@@ -105,6 +107,7 @@ func TestGroupDestroyedWithARefusedDeadLetter(t *testing.T) {
 
 // Close does not ask a server that does not answer once for each dead letter.
 func TestCloseWithUnansweredDeadLetters(t *testing.T) {
+	t.Parallel()
 	s := testserver.Start(t, testserver.Redis86)
 	client, topic := s.Client(func(o *redis.Options) { o.ReadTimeout = 500 * time.Millisecond }), testserver.Topic(t)
 	sub := newSubscriber(t, client, func(c *subscriber.Config) { c.MaxInFlight, c.MinIdle = 64, 5*time.Second })
@@ -133,7 +136,9 @@ func TestCloseWithUnansweredDeadLetters(t *testing.T) {
 // The reply to a dead letter is lost, again and again: heartbeats find the entry pending
 // for nobody meanwhile, and the group may be made again. There is one dead letter.
 func TestReplyOfDeadLetterLost(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, remade := range []bool{false, true} {
 			t.Run(fmt.Sprintf("remade=%t", remade), func(t *testing.T) {
 				link := faultlink.New(t, s.Addr())

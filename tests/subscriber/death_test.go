@@ -279,7 +279,9 @@ func isCancelled(lines []logLine, start logLine) bool {
 // The reply of a takeover is lost: what it took is still suspected to have killed its
 // consumer, so one entry at a time goes out.
 func TestReplyOfTakeoverLostKeepsSuspicion(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		if err := client.XGroupCreateMkStream(ctx, topic, "billing", "0").Err(); err != nil {
 			t.Fatal(err)

@@ -58,7 +58,9 @@ func newLogged(t testing.TB, client redis.UniversalClient, logger watermill.Logg
 
 // Scenario 38.
 func TestStreamDeletedDuringBlockedRead(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		logger := newCountingLogger(t)
 		publish(t, client, topic, "before")
@@ -87,7 +89,9 @@ func TestStreamDeletedDuringBlockedRead(t *testing.T) {
 
 // A stream that begins again with lower IDs (explicit ones, or a clock set back).
 func TestStreamBeginsAgainWithLowerIDs(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, fanOut := range []bool{false, true} {
 			client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 			add := func(id, payload string) {
@@ -116,7 +120,9 @@ func TestStreamBeginsAgainWithLowerIDs(t *testing.T) {
 
 // The group is destroyed: what is not settled comes again, what is settled does not.
 func TestGroupDestroyed(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		publish(t, client, topic, numbered(5)...)
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.StartFrom = subscriber.Beginning }), topic)
@@ -152,7 +158,9 @@ func TestGroupDestroyed(t *testing.T) {
 
 // Scenario 46.
 func TestReplyOfGroupReadLost(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		messages, _ := subscribe(t, newSubscriber(t, link.Client()), topic)
@@ -228,6 +236,7 @@ func TestRepliesLostAtRandom(t *testing.T) {
 
 // Scenario 45.
 func TestServerStopped(t *testing.T) {
+	t.Parallel()
 	down := 30 * time.Second
 	if testing.Short() {
 		down = 5 * time.Second
@@ -302,6 +311,7 @@ func TestRestartUnderTraffic(t *testing.T) {
 // Scenario 44, as far as the subscriber goes: what was acknowledged on a primary that
 // is lost with its acknowledgement comes again.
 func TestAckLostWithFailover(t *testing.T) {
+	t.Parallel()
 	s := testserver.StartSentinel(t, testserver.Redis86)
 	client, topic := s.FailoverClient(), testserver.Topic(t)
 	publish(t, client, topic, "m")

@@ -24,7 +24,9 @@ import (
 func fanOut(c *subscriber.Config) { c.Group, c.FanOut = "", true }
 
 func TestFanOut(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "old")
 		sub := newSubscriber(t, client, fanOut, func(c *subscriber.Config) { c.StartFrom = subscriber.Latest })
@@ -88,7 +90,9 @@ func TestFanOutLosesAndDrops(t *testing.T) {
 }
 
 func TestStartFrom(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		for i, id := range []string{"1000-0", "2000-0", "2000-1", "3000-0"} {
 			client.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: id, Values: []any{redisstream.UUIDHeaderKey, "u", "payload", fmt.Sprint(i)}})
@@ -216,6 +220,7 @@ func TestLargeEntries(t *testing.T) {
 
 // Scenario 47, and every script on a cluster.
 func TestClusterAndBraces(t *testing.T) {
+	t.Parallel()
 	cluster := testserver.StartCluster(t, testserver.Redis86)
 	client := cluster.ClusterClient()
 	for _, topic := range []string{"plain", "x:{eu}:y", "a{}b", "foo}bar"} {
@@ -248,6 +253,7 @@ func TestClusterAndBraces(t *testing.T) {
 
 // A cluster's slot moves while it is read.
 func TestSlotMoves(t *testing.T) {
+	t.Parallel()
 	cluster := testserver.StartCluster(t, testserver.Redis86)
 	client, topic, ctx := cluster.ClusterClient(), testserver.Topic(t), context.Background()
 	messages, _ := subscribe(t, newSubscriber(t, client), topic)
@@ -281,7 +287,9 @@ func TestSlotMoves(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		r, err := newSubscriber(t, client).Check(ctx, topic)
 		if err != nil || r.Topics[0].Exists || len(r.Warnings) != 0 {
@@ -331,7 +339,9 @@ func TestSmallPool(t *testing.T) {
 
 // Entries and groups of watermill-redisstream are taken over, and both can share a group.
 func TestMigrationFromRedisstream(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		theirs := func(consumer string) (*redisstream.Subscriber, <-chan *message.Message) {
 			own := s.Client() // its Close closes the client

@@ -14,7 +14,9 @@ import (
 // All that may be held waits for its redelivery, so that nothing is read, when the
 // stream or its group goes.
 func TestStreamOrGroupGoneWhileFull(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, what := range []string{"stream", "group"} {
 			t.Run(what, func(t *testing.T) {
 				client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
@@ -48,7 +50,9 @@ func TestStreamOrGroupGoneWhileFull(t *testing.T) {
 
 // The group is destroyed while its consumer has nothing but what it has taken over.
 func TestGroupDestroyedAfterATakeover(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		if err := client.XGroupCreateMkStream(ctx, topic, "billing", "0").Err(); err != nil {
 			t.Fatal(err)

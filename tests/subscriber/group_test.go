@@ -55,7 +55,9 @@ func holding(t *testing.T, client redis.UniversalClient, topic string, change ..
 // The group is destroyed; a consumer that has nothing in hand makes it again, behind what
 // the other one holds.
 func TestGroupMadeAgainBehindWhatAnotherHolds(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, end := range []string{"ack", "nack"} {
 			t.Run(end, func(t *testing.T) {
 				client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
@@ -100,7 +102,9 @@ func TestGroupMadeAgainBehindWhatAnotherHolds(t *testing.T) {
 
 // The group is destroyed and made again without any consumer seeing that it was missing.
 func TestGroupMadeAgainUnseen(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, start := range []string{"$", "0"} {
 			t.Run(start, func(t *testing.T) {
 				client, topic := s.Client(), testserver.Topic(t)
@@ -135,6 +139,7 @@ func TestGroupMadeAgainUnseen(t *testing.T) {
 // The consumer dies after the group was made again: another one takes over with the
 // right delivery count.
 func TestGroupMadeAgainUnseenKeepsCounts(t *testing.T) {
+	t.Parallel()
 	client, topic := testserver.Shared(t, testserver.Redis70).Client(), testserver.Topic(t)
 	publish(t, client, topic, "m")
 	messages, _ := subscribe(t, newSubscriber(t, client, beating), topic)
@@ -153,7 +158,9 @@ func TestGroupMadeAgainUnseenKeepsCounts(t *testing.T) {
 
 // A message is to become a dead letter when its group is made again.
 func TestGroupMadeAgainUnseenWithADeadLetter(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		_, inHand := holding(t, client, topic)
 		remake(t, client, topic, "$")
@@ -167,7 +174,9 @@ func TestGroupMadeAgainUnseenWithADeadLetter(t *testing.T) {
 // An acknowledgement was run and its reply lost, again and again: the entry is pending for
 // nobody, and is not taken for one whose group was destroyed.
 func TestLostReplyOfAckRestoresNothing(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		messages, inHand := holding(t, link.Client(), topic)
@@ -190,7 +199,9 @@ func TestLostReplyOfAckRestoresNothing(t *testing.T) {
 // A consumer is cut off, another takes over what it had and acknowledges it: pending for
 // nobody does not mean that the group was destroyed.
 func TestAckedByAnotherIsNotRestored(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 200*time.Millisecond, 200*time.Millisecond }
@@ -213,7 +224,9 @@ func TestAckedByAnotherIsNotRestored(t *testing.T) {
 // What a dead consumer held is not left out when a consumer that is further on makes the
 // group again.
 func TestGroupDestroyedKeepsWhatTheDeadHeld(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 			c.MinIdle, c.Heartbeat, c.MaxHeld, c.ReadAhead = time.Minute, beat, 1, 1
@@ -248,7 +261,9 @@ func TestGroupDestroyedKeepsWhatTheDeadHeld(t *testing.T) {
 // next, which it had read before, a consumer notices, and asks whose its entries are long
 // before the next heartbeat.
 func TestGroupSetBackUnseen(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle = 5 * time.Minute }), topic)
 		publish(t, client, topic, "in hand", "read ahead")
@@ -281,7 +296,9 @@ func TestGroupSetBackUnseen(t *testing.T) {
 
 // The consumer ends after its group was made again, and before it has seen that.
 func TestGroupMadeAgainUnseenBeforeTheEnd(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		slow := func(c *subscriber.Config) { c.MinIdle = 5 * time.Minute }
 		messages, end := subscribe(t, newSubscriber(t, client, slow), topic)
@@ -309,7 +326,9 @@ func TestGroupMadeAgainUnseenBeforeTheEnd(t *testing.T) {
 // A consumer has started at the end of an empty stream, and read nothing, when its group
 // goes: "nothing" is a place, too, and what is added before the group is there again comes.
 func TestGroupDestroyedBeforeAnythingWasRead(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.StartFrom = subscriber.Latest }), topic)
 		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
@@ -327,7 +346,9 @@ func TestGroupDestroyedBeforeAnythingWasRead(t *testing.T) {
 // A consumer that stands by knows from its heartbeats how far the group is: it does not
 // repeat what another has handled.
 func TestGroupDestroyedUnderAStandby(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		ordered := func(c *subscriber.Config) { c.Order = subscriber.OrderStream }
 		active, end := subscribe(t, newSubscriber(t, client, beating, ordered), topic)
@@ -363,7 +384,9 @@ func (l onError) Error(msg string, _ error, _ watermill.LogFields) { l.call(msg)
 // The group is destroyed, and once more as soon as it was made again: what was dropped
 // since it would be read again is not forgotten.
 func TestGroupDestroyedTwice(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		cfg := quick(client)
 		cfg.RedeliverAfter, cfg.RedeliverMax = time.Second, time.Second
@@ -402,7 +425,9 @@ func TestGroupDestroyedTwice(t *testing.T) {
 // consumer gives back, since it stands by from then on, is pending for nobody, and is not
 // forgotten.
 func TestGroupMadeAgainUnseenBeforeGivingBack(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 			c.Order, c.ReadAhead, c.MaxHeld = subscriber.OrderStream, 4, 4
@@ -439,7 +464,9 @@ func TestGroupMadeAgainUnseenBeforeGivingBack(t *testing.T) {
 // The reply to handing back is lost, and others take and acknowledge the entries before it
 // is repeated: pending for nobody, they are not taken for entries of a destroyed group.
 func TestLostReplyOfHandingBackRestoresNothing(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		messages, end := subscribe(t, newSubscriber(t, link.Client()), topic)
@@ -471,7 +498,9 @@ func TestLostReplyOfHandingBackRestoresNothing(t *testing.T) {
 // The only consumer ends when its group was just destroyed: it makes it again at what is
 // not settled, since the next one would begin where StartFrom says.
 func TestGroupDestroyedBeforeTheEnd(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, how := range []string{"ack", "reject"} {
 			t.Run(how, func(t *testing.T) {
 				client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()

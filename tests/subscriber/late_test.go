@@ -15,7 +15,9 @@ import (
 // pending for it: what it made pending is handed out all the same, also while nothing is
 // held and while there is no room.
 func TestLateReadIsHandedOut(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, order := range []subscriber.Order{subscriber.OrderNone, subscriber.OrderStream} {
 			t.Run(order.String(), func(t *testing.T) {
 				client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()

@@ -68,7 +68,9 @@ func TestOrderKeyHoldsBackItsKey(t *testing.T) {
 }
 
 func TestOrderStreamHoldsBackEverything(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, numbered(50)...)
 		messages, _ := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) {
@@ -102,6 +104,7 @@ func TestOrderStreamHoldsBackEverything(t *testing.T) {
 // A second consumer stands by while the first has pending entries, and takes over from
 // it, in order, when that one ends.
 func TestOrderedConsumersTakeTurns(t *testing.T) {
+	t.Parallel()
 	for name, order := range map[string]func(*subscriber.Config){"key": orderKey, "stream": orderStream} {
 		t.Run(name, func(t *testing.T) {
 			client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
@@ -135,6 +138,7 @@ func TestOrderedConsumersTakeTurns(t *testing.T) {
 
 // The dead consumer's entries have gone idle at different times; none may overtake.
 func TestOrderedTakeoverWaitsForTheSlowest(t *testing.T) {
+	t.Parallel()
 	client, topic, ctx := testserver.Shared(t, testserver.Redis70).Client(), testserver.Topic(t), context.Background()
 	ids := publish(t, client, topic, "a/0", "a/1", "a/2", "a/3")
 	if err := client.XGroupCreate(ctx, topic, "billing", "0").Err(); err != nil {
@@ -244,6 +248,7 @@ func TestOrderOverFailuresAndDeath(t *testing.T) {
 
 // Memory: a consumer that stops reading, and failures without end.
 func TestHeldEntriesAreBounded(t *testing.T) {
+	t.Parallel()
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 	publish(t, client, topic, numbered(1000)...)
 	small := func(c *subscriber.Config) { c.ReadAhead, c.MaxHeld, c.MaxInFlight = 20, 100, 4 }

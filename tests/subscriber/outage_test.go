@@ -60,6 +60,7 @@ func TestOutageWithAnOfferedRedelivery(t *testing.T) {
 // One reply to a look at the group is lost, which is not asked for often: Health does not
 // speak of it for the whole time until the next one.
 func TestHealthAfterOneLostLook(t *testing.T) {
+	t.Parallel()
 	s := testserver.Shared(t, testserver.Redis86)
 	topic, link := testserver.Topic(t), faultlink.New(t, s.Addr())
 	sub := newSubscriber(t, link.Client(), func(c *subscriber.Config) {

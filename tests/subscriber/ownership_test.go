@@ -31,9 +31,11 @@ func pendingRows(t testing.TB, client redis.UniversalClient, topic string) []red
 
 // Scenario 34.
 func TestHandlerSlowerThanMinIdle(t *testing.T) {
+	t.Parallel()
 	for _, consumers := range []int{1, 3} {
 		t.Run(fmt.Sprintf("consumers-%d", consumers), func(t *testing.T) {
 			testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+				t.Parallel()
 				client, topic := s.Client(), testserver.Topic(t)
 				publish(t, client, topic, "slow")
 				fast := func(c *subscriber.Config) { c.MinIdle = 400 * time.Millisecond }
@@ -73,7 +75,9 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 // Scenario 35, cut off: the handler's context ends by its own clock before another
 // consumer may start. Then its acknowledgement is refused.
 func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m", "read ahead")
@@ -125,7 +129,9 @@ func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 // An acknowledgement that was on its way when the link stalled, and arrives after
 // another consumer has taken the entry over, does not remove it from that one.
 func TestLateAckIsRefused(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m")
@@ -161,7 +167,9 @@ func TestLateAckIsRefused(t *testing.T) {
 // Scenario 35: the entry is taken over while the consumer lives (its clock and the
 // other's disagree, or an operator moved it). Nothing is stolen back.
 func TestTakenOverWhileAlive(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		ids := publish(t, client, topic, "in flight", "read ahead", "stays")
 		var lost observe.Events[subscriber.OwnershipEvent]
@@ -199,7 +207,9 @@ func TestTakenOverWhileAlive(t *testing.T) {
 
 // Scenario 39, the takeover: what a dead consumer has read goes to another.
 func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		ids := publish(t, client, topic, numbered(5)...)
 		if err := client.XGroupCreate(ctx, topic, "billing", "0").Err(); err != nil {
@@ -294,7 +304,9 @@ func TestThousandRestarts(t *testing.T) {
 
 // Scenario 40.
 func TestEntriesTrimmedWhilePending(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		ids := publish(t, client, topic, numbered(6)...)
 		if err := client.XGroupCreate(ctx, topic, "billing", "0").Err(); err != nil {
@@ -345,7 +357,9 @@ func TestEntriesTrimmedWhilePending(t *testing.T) {
 
 // Scenario 41: what is trimmed before the group has read it is counted.
 func TestTrimmedUnreadIsCounted(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		var lost observe.Events[subscriber.LostEvent]
 		hook := func(c *subscriber.Config) { c.Hooks = []subscriber.Hooks{{OnLost: lost.Add}} }

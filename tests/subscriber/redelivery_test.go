@@ -95,7 +95,9 @@ func TestUndecodableBetweenTwoGoodOnes(t *testing.T) {
 
 // Scenario 36, the handler that always fails.
 func TestAlwaysFailingHandler(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "poison")
 		var letters observe.Events[subscriber.DeadLetterEvent]
@@ -153,6 +155,7 @@ func TestAlwaysFailingHandler(t *testing.T) {
 
 // Scenario 36: a handler that always fails costs no more than its backoff.
 func TestNackIsNoHotLoop(t *testing.T) {
+	t.Parallel()
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 	publish(t, client, topic, "poison")
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
@@ -227,7 +230,9 @@ func TestContextAndMetadataOnRedelivery(t *testing.T) {
 
 // Redelivery by Delay does not count, however the message is settled.
 func TestDelayDoesNotCount(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m")
 		var redelivered observe.Events[subscriber.RedeliverEvent]
@@ -276,7 +281,9 @@ func TestDelayDoesNotCount(t *testing.T) {
 // The server's count follows at once, so that a crash while an entry waits forgets
 // nothing and convicts nobody.
 func TestCountSurvivesCrashWhileWaiting(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m")
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
@@ -298,7 +305,9 @@ func TestCountSurvivesCrashWhileWaiting(t *testing.T) {
 }
 
 func TestRejectGoesToTheDeadLettersAtOnce(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "a", "b")
 		messages, _ := subscribe(t, newSubscriber(t, client), topic)

@@ -15,7 +15,9 @@ import (
 
 // One right is missing, and all else works: Health says so the whole time.
 func TestHealthIsSteadyWhileARightIsMissing(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		for _, command := range []string{"xack", "xclaim"} {
 			t.Run(command, func(t *testing.T) {
 				topic := testserver.Topic(t)
@@ -45,7 +47,9 @@ func TestHealthIsSteadyWhileARightIsMissing(t *testing.T) {
 
 // DeleteOnAck needs no right to another key than those of reading.
 func TestDeleteOnAckWithTheRightsOfReading(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		s.As(t).Needs("XACKDEL")
 		topic := testserver.Topic(t)
 		limited := s.User(fmt.Sprint("narrow-", time.Now().UnixNano()), "~"+topic, "~"+subscriber.DeadLetterTopic(topic), "+@all")
@@ -59,7 +63,9 @@ func TestDeleteOnAckWithTheRightsOfReading(t *testing.T) {
 // The burial was on its way when the link stalled, and another consumer took the entry
 // over: it is not counted as a dead letter.
 func TestLateBurialIsNoDeadLetter(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		var dead observe.Events[subscriber.DeadLetterEvent]
@@ -94,6 +100,7 @@ func TestLateBurialIsNoDeadLetter(t *testing.T) {
 
 // Own entries whose renewal is late are not taken over from oneself.
 func TestOwnEntriesAreNotTakenOver(t *testing.T) {
+	t.Parallel()
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 	var takeovers observe.Events[subscriber.TakeoverEvent]
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {

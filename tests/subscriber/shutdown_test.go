@@ -146,6 +146,7 @@ func TestShutdownWithWorkInHand(t *testing.T) {
 // A handler that does not listen: its message is not handed back, since another consumer
 // would start on it at once; it comes again after MinIdle, uncounted.
 func TestCloseTimeoutEndsContext(t *testing.T) {
+	t.Parallel()
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
 	publish(t, client, topic, "stuck", "next")
@@ -180,6 +181,7 @@ func TestCloseTimeoutEndsContext(t *testing.T) {
 
 // A handler that gives up when its context ends gets its message handed back at once.
 func TestInterruptedHandlerIsNotCounted(t *testing.T) {
+	t.Parallel()
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
 	publish(t, client, topic, "slow")

@@ -16,7 +16,9 @@ import (
 // Two ordered consumers start on a quiet stream: one is active, the other stands by, and
 // goes on when the first has ended or died.
 func TestOrderedConsumersOnAQuietStream(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		fast := func(c *subscriber.Config) { c.MinIdle = 600 * time.Millisecond }
 		active, end := subscribe(t, newSubscriber(t, client, orderStream, fast), topic)
@@ -57,7 +59,9 @@ func TestOrderedConsumersOnAQuietStream(t *testing.T) {
 // Somebody reads the group beside the active consumer: what no handler has is handed
 // back, and goes out in order when that one is gone.
 func TestOrderedConsumerGivesWay(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		messages, _ := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) { c.MinIdle = time.Second }), topic)
 		publish(t, client, topic, "0", "1", "2")
