@@ -55,9 +55,12 @@ func Classify(err error) Class {
 // MayBeAnother reports an error after which another server may answer, with another
 // version and another clock: a lost connection, a replica, one that has just started.
 func MayBeAnother(err error) bool {
+	if err == nil {
+		return false
+	}
 	var reply redis.Error
-	if err == nil || !errors.As(err, &reply) {
-		return err != nil
+	if !errors.As(err, &reply) {
+		return true
 	}
 	return redis.IsReadOnlyError(err) || redis.IsLoadingError(err) || redis.IsMasterDownError(err)
 }

@@ -84,23 +84,23 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 	}
 	last := "missing"
 	for range n {
-		name, value := string(r.value()), r.value()
-		number, _ := strconv.ParseInt(string(value), 10, 64)
-		switch name {
+		switch name := r.value(); string(name) {
 		case "last-generated-id":
-			last = string(value)
+			last = string(r.value())
 		case "length":
-			info.Length = number
+			info.Length = r.number()
 		case "idmp-duration":
-			info.IDMPDuration = number
+			info.IDMPDuration = r.number()
 		case "idmp-maxsize":
-			info.IDMPMaxSize = number
+			info.IDMPMaxSize = r.number()
 		case "pids-tracked":
-			info.PIDsTracked = number
+			info.PIDsTracked = r.number()
 		case "iids-tracked":
-			info.IIDsTracked = number
+			info.IIDsTracked = r.number()
 		case "iids-added":
-			info.IIDsAdded = number
+			info.IIDsAdded = r.number()
+		default:
+			r.value()
 		}
 	}
 	if last == "" { // a server for tests says so of a stream that never had an entry
@@ -158,6 +158,12 @@ func (r *respReader) value() []byte {
 		return nil
 	}
 	return text
+}
+
+// number reads a value that is a number; 0 if it is none.
+func (r *respReader) number() int64 {
+	n, _ := strconv.ParseInt(string(r.value()), 10, 64)
+	return n
 }
 
 // ID is an entry ID as two numbers, comparable by [ID.After].
