@@ -12,6 +12,7 @@ TIMEOUT       ?= 15m
 BENCH         ?= .
 BENCHTIME     ?= 1s
 FUZZTIME      ?= 10s
+PARALLEL      ?= 6
 
 # The race detector needs cgo, and cgo a C compiler.
 HAS_CC := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ] && echo yes)
@@ -60,10 +61,11 @@ test-alone: ## the root module with the versions of its own go.mod, as a user ge
 test-examples: race-note ## the example programs
 	cd examples && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
-# One package at a time: the tests have deadlines, and each package has servers.
+# One package at a time: the tests have deadlines, and each package has servers. Those
+# that run in parallel mostly wait, so that there may be more of them than processors.
 .PHONY: test-servers
 test-servers: race-note servers ## tests on real servers
-	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -skip '$(FAULTS)' ./...
+	cd tests && $(GO) test $(RACE) -p 1 -parallel $(PARALLEL) -count 1 -timeout $(TIMEOUT) -skip '$(FAULTS)' ./...
 
 # Watermill's TestReconnect has a data race of its own, in the test.
 .PHONY: test-reconnect

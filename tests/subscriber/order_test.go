@@ -178,6 +178,7 @@ func TestOrderOverFailuresAndDeath(t *testing.T) {
 		{"stream", 1, consumerSpec{MaxInFlight: 1, Order: "stream", NackPercent: 2}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := testserver.Start(t, testserver.Redis86)
 			client, topic := s.Client(), testserver.Topic(t)
 			n := messages
@@ -192,7 +193,7 @@ func TestOrderOverFailuresAndDeath(t *testing.T) {
 				publish(t, client, topic, payloads[i:min(i+1000, n)]...)
 			}
 			spec := c.set
-			spec.Addr, spec.Topic, spec.MinIdleMS = s.Addr(), topic, 1000
+			spec.Addr, spec.Topic, spec.MinIdleMS, spec.StartsOnly = s.Addr(), topic, 1000, true
 			first := startConsumer(t, spec)
 			testserver.Eventually(t, time.Minute, func() error {
 				if l := client.LLen(context.Background(), logKey(topic)).Val(); l < int64(n/2) {

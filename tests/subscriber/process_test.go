@@ -38,6 +38,7 @@ type consumerSpec struct {
 	FailOn      string // payload that always fails
 	ReadAhead   int
 	Check       bool // log who owns the entry when a hand-out starts
+	StartsOnly  bool // log nothing but the starts
 }
 
 const consumerVariable = "SUBSCRIBER_TEST_CONSUMER"
@@ -135,6 +136,9 @@ func consume(text string) error {
 	}
 	pid := os.Getpid()
 	write := func(event, id, payload string, rest any) {
+		if spec.StartsOnly && event != "start" {
+			return
+		}
 		if err := direct.RPush(context.Background(), logKey(spec.Topic),
 			fmt.Sprintf("%s|%d|%s|%s|%v|%d", event, pid, id, payload, rest, time.Now().UnixMicro())).Err(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
