@@ -17,6 +17,7 @@ import (
 // A failover by Sentinel: what was replicated is there, a claim that was not is lost and
 // its owner hears of it, and nothing hangs.
 func TestRedisSentinelFailover(t *testing.T) {
+	t.Parallel()
 	sentinel := testserver.StartSentinel(t, testserver.Redis86)
 	client := sentinel.FailoverClient()
 	s, err := redisstore.New(redisstore.Config{Client: client, RetryFor: 30 * time.Second})
@@ -88,8 +89,10 @@ func TestRedisSentinelFailover(t *testing.T) {
 // A slot on the move: claims, commits, rollbacks and settlings of keys that have moved
 // already and of others.
 func TestRedisSlotMigrates(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Valkey91} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			cluster := testserver.StartCluster(t, kind)
 			client := cluster.ClusterClient(func(o *redis.ClusterOptions) { o.MaxRedirects = 3 })
 			s := newRedis(t, client)

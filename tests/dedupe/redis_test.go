@@ -61,8 +61,10 @@ func mustAsk(t testing.TB, s dedupe.Store, k dedupe.Key, o dedupe.Options) dedup
 }
 
 func TestRedisConformance(t *testing.T) {
+	t.Parallel()
 	for _, kind := range testserver.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			server := testserver.Start(t, kind) // the suite purges
 			storetest.Run(t, storetest.Config{
 				Open: func(t testing.TB) dedupe.Store { return newRedis(t, server.As(t).Client()) },
@@ -76,6 +78,7 @@ func TestRedisConformance(t *testing.T) {
 }
 
 func TestRedisConformanceOnACluster(t *testing.T) {
+	t.Parallel()
 	cluster := testserver.StartCluster(t, testserver.Redis70)
 	client := cluster.ClusterClient()
 	storetest.Run(t, storetest.Config{Open: func(t testing.TB) dedupe.Store { return newRedis(t, client) }})
@@ -84,6 +87,7 @@ func TestRedisConformanceOnACluster(t *testing.T) {
 // The whole suite holds when one reply in six gets lost: every step is sent again, and
 // survives it.
 func TestRedisConformanceOnALossyLink(t *testing.T) {
+	t.Parallel()
 	server := testserver.Start(t, testserver.Redis86)
 	n := uint64(0)
 	storetest.Run(t, storetest.Config{
@@ -222,6 +226,7 @@ func TestClaimWhoseCallerGaveUpBeforeItCame(t *testing.T) {
 // A commit is tried for as long as the lease lasts, and no longer: after that the event
 // may be another's.
 func TestCommitEndsWithTheLease(t *testing.T) {
+	t.Parallel()
 	link := faultlink.New(t, testserver.Shared(t, testserver.Redis86).Addr())
 	s := newRedis(t, link.Client())
 	o := options()
@@ -262,6 +267,7 @@ func TestScriptsFlushed(t *testing.T) {
 // A server that is gone for a while is waited for; one that stays away is an error in
 // bounded time, and nothing is held.
 func TestRedisAway(t *testing.T) {
+	t.Parallel()
 	server := testserver.Start(t, testserver.Redis70)
 	client := server.Client(func(o *redis.Options) { o.MaxRetries = -1 })
 	s, err := redisstore.New(redisstore.Config{Client: client, RetryFor: 500 * time.Millisecond})

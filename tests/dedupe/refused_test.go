@@ -14,8 +14,10 @@ import (
 // A record that is larger than the server lets an argument be: the server closes the
 // connection, which looks like an outage, and would be one for ever.
 func TestRecordAboveProtoMaxBulkLen(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70, testserver.Valkey91} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			s := newRedis(t, testserver.Start(t, kind, testserver.Set("proto-max-bulk-len", "1mb")).Client())
 			for _, size := range []int{2 << 20, 20 << 20} {
 				k := newKey(t)
@@ -52,8 +54,10 @@ func TestRedisRightToRecordMissing(t *testing.T) {
 }
 
 func TestRedisCheck(t *testing.T) {
+	t.Parallel()
 	for _, kind := range testserver.Kinds() {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			server := testserver.Start(t, kind)
 			client := server.Client()
 			s := newRedis(t, client)

@@ -58,6 +58,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestCheckWarns(t *testing.T) {
+	t.Parallel()
 	s := testserver.Start(t, testserver.Redis86, testserver.Set("maxmemory-policy", "allkeys-lru"),
 		testserver.Set("appendonly", "yes"), testserver.Set("save", "3600 1"))
 	client, topic := s.Client(func(o *redis.Options) { o.PoolSize = 2 }), testserver.Topic(t)
@@ -80,9 +81,11 @@ func TestCheckWarns(t *testing.T) {
 // Check by a user who may not even begin a transaction writes nothing, and the
 // connections of the pool stay usable.
 func TestCheckWritesNothingWithoutRights(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]setup{"idmp": {kind: testserver.Redis86}, "latch": {kind: testserver.Redis70}} {
 		for _, right := range []string{"multi", "exec", "discard", "watch"} {
 			t.Run(name+"/"+right, func(t *testing.T) {
+				t.Parallel()
 				s := testserver.Start(t, c.kind)
 				client, topic := s.Client(), testserver.Topic(t)
 				p := newPublisher(t, client)
@@ -138,6 +141,7 @@ func TestMemoryOfKeys(t *testing.T) {
 	const keys = 100_000
 	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.IDMP}, {"latch", testserver.Redis86, publisher.Latch}} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			s := testserver.Start(t, c.kind, testserver.Set("io-threads", "1"))
 			client, topic := s.Client(), testserver.Topic(t)
 			p := newPublisher(t, client, mode(c.mode), func(c *publisher.Config) { c.DefaultMaxlen = 1 })

@@ -26,8 +26,10 @@ func clusters() []setup {
 
 // Scenario 14, first half, and scenario 47: no CROSSSLOT, for any name of a topic.
 func TestClusterTopics(t *testing.T) {
+	t.Parallel()
 	for _, c := range clusters() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			client := testserver.StartCluster(t, c.kind).ClusterClient()
 			p := newPublisher(t, client, mode(c.mode))
 			for _, topic := range []string{"orders", "x:{eu}:y", "a{}b", "foo}bar", "{", "}{", "a b", "{a}", "{a}{b}", "ü", "\x00\xff"} {
@@ -53,8 +55,10 @@ func TestClusterTopics(t *testing.T) {
 // Scenario 14, second half: the slot moves to another node and back while there are
 // publishers. Nothing is lost, nothing doubled.
 func TestSlotMigratesWhilePublishing(t *testing.T) {
+	t.Parallel()
 	for _, c := range clusters() {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			cluster := testserver.StartCluster(t, c.kind)
 			client := cluster.ClusterClient()
 			const topic = "orders"

@@ -18,11 +18,13 @@ func minReplicas(n int) change {
 // Scenario 15: the primary dies under publishers, the replica is promoted. What was
 // acknowledged under MinReplicas is there, once.
 func TestFailover(t *testing.T) {
+	t.Parallel()
 	for _, c := range []setup{
 		{"idmp", testserver.Redis86, publisher.IDMP},
 		{"latch", testserver.Redis70, publisher.Latch},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			sentinel := testserver.StartSentinel(t, c.kind)
 			client, topic := sentinel.FailoverClient(), testserver.Topic(t)
 			careful := newPublisher(t, client, mode(c.mode), minReplicas(1), func(c *publisher.Config) { c.ReplicaTimeout = time.Second })
@@ -74,11 +76,13 @@ func TestFailover(t *testing.T) {
 // A duplicate, too, is only confirmed when the replica has the original: WAIT counts
 // what its own connection wrote, and a duplicate writes nothing by itself.
 func TestDuplicateWaitsForReplicas(t *testing.T) {
+	t.Parallel()
 	for _, c := range []setup{
 		{"idmp", testserver.Redis86, publisher.IDMP},
 		{"latch", testserver.Redis86, publisher.Latch}, // 7.0 waits for reads as well
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			sentinel := testserver.StartSentinel(t, c.kind, testserver.Set("repl-timeout", "60"))
 			primary := sentinel.Primary()
 			client, topic := primary.Client(), testserver.Topic(t)
@@ -110,6 +114,7 @@ func TestDuplicateWaitsForReplicas(t *testing.T) {
 
 // MinReplicas on a cluster, where WAIT has no key to be routed by.
 func TestMinReplicasOnACluster(t *testing.T) {
+	t.Parallel()
 	client := testserver.StartCluster(t, testserver.Redis86).ClusterClient()
 	p := newPublisher(t, client, minReplicas(1), func(c *publisher.Config) { c.ReplicaTimeout = 100 * time.Millisecond })
 	for i := range 10 {

@@ -64,7 +64,9 @@ func TestCallerIsNotKeptByAnotherOnesRetries(t *testing.T) {
 // A resend that comes when the window has passed could add the event again: it is not
 // sent, and the outcome is unknown.
 func TestRetriesEndWithTheWindow(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		topic := testserver.Topic(t)
 		link := faultlink.New(t, s.Addr())
 		var once sync.Once
@@ -126,6 +128,7 @@ func heap() int64 {
 // A client without time-outs waits for a reply for ever; Close does not, and takes the
 // calls along.
 func TestCloseGivesUp(t *testing.T) {
+	t.Parallel()
 	s := testserver.Shared(t, testserver.Redis86)
 	topic := testserver.Topic(t)
 	link := faultlink.New(t, s.Addr())

@@ -48,6 +48,7 @@ func guarded(t testing.TB, client redis.UniversalClient, cfg redisstream.Publish
 // that loses the reply of the append.
 func TestGuard(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		topic := testserver.Topic(t)
 		link := faultlink.New(t, s.Addr())
 		p, _ := guarded(t, link.Client(), redisstream.PublisherConfig{DefaultMaxlen: 50}, mode(m))

@@ -105,6 +105,7 @@ func TestEndedContext(t *testing.T) {
 // A payload of 16 MiB passes; what is stored is what was sent.
 func TestLargePayload(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		p := newPublisher(t, client, mode(m))
 		body := fmt.Sprintf(`{"order_id":"1","payment_id":"p","x":%q}`, strings.Repeat("x", 15<<20))

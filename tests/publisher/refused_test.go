@@ -13,6 +13,7 @@ import (
 
 // Scenario 12, and the same for each right that a mode needs.
 func TestMissingRight(t *testing.T) {
+	t.Parallel()
 	type right struct {
 		kind  testserver.Kind
 		rules []string
@@ -31,6 +32,7 @@ func TestMissingRight(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := testserver.Start(t, c.kind)
 			topic := testserver.Topic(t)
 			rules := []string{"on", ">secret", "allkeys", "allchannels", "allcommands"}
@@ -97,8 +99,10 @@ func TestTopicIsAKeyOfAnotherType(t *testing.T) {
 
 // A full server refuses; a latch must not be left behind that claims the message.
 func TestServerOutOfMemory(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			s := testserver.Start(t, kind)
 			client, topic := s.Client(), testserver.Topic(t)
 			p := newPublisher(t, client)

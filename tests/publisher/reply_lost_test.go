@@ -85,6 +85,7 @@ func TestLossyLink(t *testing.T) {
 		wg.Wait()
 	}
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		topic := testserver.Topic(t)
 		link := faultlink.New(t, s.Addr())
 		link.LoseRate(0.05, 1, "XADD", "EVAL")
@@ -217,7 +218,9 @@ func TestProducerDiesBetweenAppendAndReply(t *testing.T) {
 
 // Scenario 16.
 func TestBatchHalfDone(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		topic := testserver.Topic(t)
 		client := s.Client()
 		link := faultlink.New(t, s.Addr())

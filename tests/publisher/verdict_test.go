@@ -159,6 +159,7 @@ func TestDeletedStreamIsForgotten(t *testing.T) {
 // Scenario 7: one right after the other, 5,000 times: the same millisecond, often.
 func TestSameKeyOtherPayload(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		if m == publisher.IDMPAuto {
 			t.Skip("another content is another event there")
 		}
@@ -179,6 +180,7 @@ func TestSameKeyOtherPayload(t *testing.T) {
 // conflict, and the one that was added is what stays.
 func TestSameKeyOtherPayloadAtOnce(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		if m == publisher.IDMPAuto {
 			t.Skip("another content is another event there")
 		}

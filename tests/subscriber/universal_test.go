@@ -77,6 +77,10 @@ func constructors(s *testserver.Server, inFlight int) (tests.PubSubConstructor, 
 		cfg := quick(client)
 		cfg.Group, cfg.MaxInFlight = group, inFlight
 		cfg.MinIdle, cfg.CloseTimeout = 10*time.Second, 200*time.Millisecond
+		if strings.Contains(t.Name(), "TestConcurrentSubscribe/") {
+			// It closes fifty, one after the other, while each has messages in hand.
+			cfg.CloseTimeout = 20 * time.Millisecond
+		}
 		cfg.RedeliverAfter, cfg.RedeliverMax = time.Millisecond, 10*time.Millisecond
 		sub, err := subscriber.New(cfg, watermill.NopLogger{})
 		if err != nil {
