@@ -47,6 +47,7 @@ func TestKilledBetweenTwoSteps(t *testing.T) {
 	server := testserver.Start(t, testserver.Redis86)
 	for _, store := range []string{"redis", "sqlite", "postgres", "mysql"} {
 		t.Run(store, func(t *testing.T) {
+			t.Parallel()
 			for _, p := range points {
 				t.Run(p.name, func(t *testing.T) {
 					want := p.inOneStep
@@ -155,6 +156,7 @@ func TestFrozenProcess(t *testing.T) {
 	server := testserver.Start(t, testserver.Redis86)
 	for _, store := range []string{"redis", "postgres", "mysql"} {
 		t.Run(store, func(t *testing.T) {
+			t.Parallel()
 			server := server.As(t)
 			client := server.Client()
 			o, db := open(t, server, store)

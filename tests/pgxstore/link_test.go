@@ -70,6 +70,7 @@ func killOthers(t *testing.T, pool *pgxpool.Pool) {
 // A session that was lost during the run, by a restart of the database, is no failure
 // of the handler, whether or not the handler has noticed.
 func TestSessionLostDuringTheRun(t *testing.T) {
+	t.Parallel()
 	d := testdb.Postgres(t)
 	admin := openPool(t, d)
 	exec(t, admin, "CREATE TABLE ledger (amount INTEGER NOT NULL)")
@@ -174,6 +175,7 @@ func TestReplyOfCommitLost(t *testing.T) {
 
 // The link goes silent: contexts bound every step, and Close.
 func TestSilentLink(t *testing.T) {
+	t.Parallel()
 	d := testdb.Postgres(t)
 	pool, g := gated(t, d)
 	store := newStore(t, pool, "")

@@ -47,8 +47,10 @@ func newStore(t testing.TB, pool *pgxpool.Pool, level pgx.TxIsoLevel) *pgxstore.
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, level := range []pgx.TxIsoLevel{"", pgx.RepeatableRead, pgx.Serializable} {
 		t.Run("isolation "+string(level), func(t *testing.T) {
+			t.Parallel()
 			d := testdb.Postgres(t)
 			storetest.Run(t, storetest.Config{
 				Open:     func(t testing.TB) dedupe.Store { return newStore(t, openPool(t, d), level) },
@@ -60,6 +62,7 @@ func TestConformance(t *testing.T) {
 
 // One process with pgx and one with database/sql share the table.
 func TestConformanceBesideSQLStore(t *testing.T) {
+	t.Parallel()
 	d, n := testdb.Postgres(t), 0
 	storetest.Run(t, storetest.Config{
 		Open: func(t testing.TB) dedupe.Store {

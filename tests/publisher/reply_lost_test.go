@@ -161,7 +161,7 @@ func TestStallThenApplicationRetry(t *testing.T) {
 					direction = faultlink.Replies
 				}
 				link.Stall(direction)
-				resume := time.AfterFunc(time.Second, link.Resume)
+				resume := time.AfterFunc(400*time.Millisecond, link.Resume)
 				defer resume.Stop()
 
 				start := time.Now()

@@ -84,7 +84,9 @@ func bounded(t *testing.T, what string, do func(ctx context.Context) error) erro
 // The link goes silent: the context bounds every step, and afterwards all is as it would
 // be without the store.
 func TestSilentLink(t *testing.T) {
+	t.Parallel()
 	servers(t, func(t *testing.T, kind sqlstore.Dialect) {
+		t.Parallel()
 		steps := map[string]func(t *testing.T, store *sqlstore.Store, g *gate.Gate){
 			"claim": func(t *testing.T, store *sqlstore.Store, g *gate.Gate) {
 				g.Shut()
@@ -128,6 +130,7 @@ func TestSilentLink(t *testing.T) {
 		}
 		for name, step := range steps {
 			t.Run(name, func(t *testing.T) {
+				t.Parallel()
 				behind, direct, g := gated(t, kind)
 				store := newStore(t, behind, kind)
 				if err := mustClaim(t, store, key("0")).Commit(t.Context(), nil); err != nil { // a connection idles
@@ -205,7 +208,9 @@ func killOthers(t *testing.T, db *sql.DB, kind sqlstore.Dialect) {
 // A session that was lost during the run, by a restart of the database, is no failure
 // of the handler, whether or not the handler has noticed.
 func TestSessionLostDuringTheRun(t *testing.T) {
+	t.Parallel()
 	servers(t, func(t *testing.T, kind sqlstore.Dialect) {
+		t.Parallel()
 		d := newDatabase(t, kind)
 		db, admin := d.open(t), d.open(t)
 		ledger(t, db)

@@ -75,7 +75,9 @@ func newStore(t testing.TB, db *sql.DB, dialect sqlstore.Dialect, changes ...fun
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
+		t.Parallel()
 		storetest.Run(t, storetest.Config{
 			Open:     func(t testing.TB) dedupe.Store { return newStore(t, d.open(t), d.dialect) },
 			Features: storetest.Features{Transactional: true, SingleWriter: d.dialect == sqlstore.SQLite},
@@ -86,9 +88,11 @@ func TestConformance(t *testing.T) {
 // Under REPEATABLE READ an insert of what was committed since fails, and under
 // SERIALIZABLE more.
 func TestConformanceUnderOtherIsolations(t *testing.T) {
+	t.Parallel()
 	for _, level := range []sql.IsolationLevel{sql.LevelRepeatableRead, sql.LevelSerializable} {
 		for _, kind := range []sqlstore.Dialect{sqlstore.Postgres, sqlstore.MySQL} {
 			t.Run(string(kind)+" "+level.String(), func(t *testing.T) {
+				t.Parallel()
 				d := newDatabase(t, kind)
 				storetest.Run(t, storetest.Config{
 					Open: func(t testing.TB) dedupe.Store {

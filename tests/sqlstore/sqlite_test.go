@@ -45,6 +45,7 @@ func read(t *testing.T, db *sql.DB, long time.Duration) (ended <-chan struct{}) 
 // The store has a busy_timeout of its own for the claim. COMMIT, which waits for readers,
 // has the user's.
 func TestSQLiteCommitWaitsForReaders(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "test.db")
 	db, reader := openSQLite(t, file, "?_pragma=busy_timeout(5000)"), openSQLite(t, file, "")
 	ledger(t, db)
@@ -65,6 +66,7 @@ func TestSQLiteCommitWaitsForReaders(t *testing.T) {
 // A reader that takes longer than busy_timeout: nothing is there, the run is no failure,
 // the connection is as it was, and the next run succeeds.
 func TestSQLiteCommitBusy(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "test.db")
 	db, reader := openSQLite(t, file, "?_pragma=busy_timeout(50)"), openSQLite(t, file, "")
 	db.SetMaxOpenConns(1)

@@ -168,7 +168,7 @@ func (s *server) postgres(programs string, number int) error {
 		return fmt.Sprintf("postgres://postgres@%s/%s?sslmode=disable", port.Addr(number), database)
 	}
 	return s.run(filepath.Join(programs, "postgres"), "-D", data, "-p", fmt.Sprint(number), "-c", "listen_addresses=127.0.0.1",
-		"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=200")
+		"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "max_connections=400")
 }
 
 func (s *server) mariadb(programs string, number int) error {
@@ -196,7 +196,7 @@ func (s *server) mariadb(programs string, number int) error {
 	s.driver = "mysql"
 	s.dsn = func(database string) string { return fmt.Sprintf("root@tcp(%s)/%s", port.Addr(number), database) }
 	return s.run(program, append(args, "--bind-address=127.0.0.1", "--port="+fmt.Sprint(number), "--socket="+filepath.Join(s.dir, "sock"),
-		"--pid-file="+filepath.Join(s.dir, "pid"), "--innodb-flush-log-at-trx-commit=2", "--max-connections=200")...)
+		"--pid-file="+filepath.Join(s.dir, "pid"), "--innodb-flush-log-at-trx-commit=2", "--max-connections=400")...)
 }
 
 // command makes one that ends with the test process.
