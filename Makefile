@@ -52,6 +52,7 @@ test: servers test-root test-alone test-examples test-reconnect test-servers ## 
 test-root: race-note ## tests beside the code, no server needed
 	$(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
+# Short, and without -race: at full length they have run in test-root.
 .PHONY: test-alone
 test-alone: ## the root module with the versions of its own go.mod, as a user gets it
 	GOWORK=off $(GO) build ./...

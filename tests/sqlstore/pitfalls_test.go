@@ -287,9 +287,7 @@ func TestTwoKeysOnSQLite(t *testing.T) {
 
 // Twenty instances start at once, and one more while handlers run.
 func TestMigrateAtOnce(t *testing.T) {
-	t.Parallel()
 	each(t, func(t *testing.T, d *database) {
-		t.Parallel()
 		var wg sync.WaitGroup
 		for range 20 {
 			db := d.open(t)
