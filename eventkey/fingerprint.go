@@ -193,8 +193,14 @@ func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
 
 // FirstDifference names the first field, in sorted order, in which two payloads
 // differ for the fingerprint: "$.amount", or "$" where they differ as a whole. It
-// is empty where they don't differ, or are not both JSON.
-func FirstDifference(f Fingerprint, a, b []byte) string {
+// is empty where they don't differ, are not both JSON, or the fingerprint's method
+// panics.
+func FirstDifference(f Fingerprint, a, b []byte) (field string) {
+	defer func() {
+		if recover() != nil {
+			field = "" // that they differ is known without it
+		}
+	}()
 	if d, ok := f.(interface{ FirstDifference(a, b []byte) string }); ok {
 		return d.FirstDifference(a, b)
 	}

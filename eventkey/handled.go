@@ -30,7 +30,7 @@ type handledKey struct{}
 // WithHandled puts onto a context what is being handled. Each run of a handler
 // needs a call of its own: the context also remembers what this run published.
 func WithHandled(ctx context.Context, h Handled) context.Context {
-	h.published = &published{first: make(map[slotName]identity)}
+	h.published = &published{first: make(map[slotName]*taker)}
 	return context.WithValue(ctx, handledKey{}, h)
 }
 
@@ -79,7 +79,7 @@ func StableUUID(key string) string { return uuid.NewSHA1(uuidNamespace, []byte(k
 // of a topic and event name.
 type published struct {
 	mu    sync.Mutex
-	first map[slotName]identity
+	first map[slotName]*taker
 }
 
 type slotName struct{ topic, eventName string }
@@ -98,15 +98,68 @@ func (a identity) same(b identity) bool {
 	return a.payload == b.payload && (a.msg == b.msg || a.uuid != "" && a.uuid == b.uuid)
 }
 
-// claim tells whether msg may have the child key of its topic and event name.
-func (p *published) claim(name slotName, msg *message.Message) bool {
+// taker is the message that took a child key.
+type taker struct {
+	identity
+	// trying counts the publishes under way.
+	trying int
+	// may tells that the message may be in the stream, is that it is.
+	may, is bool
+}
+
+// Claim is a message's hold on the child key that [Resolve] has given it by rule 4.
+// Who publishes the message settles the claim, so that a handler can try again: a
+// key whose message was not sent is free, and one whose message may have been goes
+// to a message of the same payload, such as an EventBus makes of the same event.
+type Claim struct {
+	published *published
+	name      slotName
+	taker     *taker
+}
+
+// Outcome is what became of a message.
+type Outcome uint8
+
+// The outcomes.
+const (
+	NotSent   Outcome = iota // it is not in the stream
+	MaybeSent                // nobody knows
+	Sent                     // it is in the stream
+)
+
+// Settle tells what became of the message. It may be called on nil, which is the claim
+// of a message that has none.
+func (c *Claim) Settle(o Outcome) {
+	if c == nil {
+		return
+	}
+	c.published.mu.Lock()
+	defer c.published.mu.Unlock()
+	t := c.taker
+	t.trying--
+	t.may = t.may || o == MaybeSent
+	t.is = t.is || o == Sent
+	if t.trying == 0 && !t.may && !t.is && c.published.first[c.name] == t {
+		delete(c.published.first, c.name)
+	}
+}
+
+// claim is nil when msg can't have the child key of its topic and event name.
+func (p *published) claim(name slotName, msg *message.Message) *Claim {
 	id := identity{msg: msg, uuid: msg.UUID, payload: sha256.Sum256(msg.Payload)}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	first, taken := p.first[name]
-	if !taken {
-		p.first[name] = id
-		return true
+	t := p.first[name]
+	switch {
+	case t == nil:
+		t = &taker{identity: id}
+		p.first[name] = t
+	case t.same(id):
+	case t.payload == id.payload && t.may && !t.is && t.trying == 0:
+		t.identity = id
+	default:
+		return nil
 	}
-	return first.same(id)
+	t.trying++
+	return &Claim{published: p, name: name, taker: t}
 }

@@ -26,6 +26,9 @@ type Resolved struct {
 	// they equal those of the message being handled and so count as inherited.
 	Attempt Attempt
 	Origin  Origin
+	// Claim is to be settled by who publishes the message; nil unless Key is the child
+	// key of rule 4.
+	Claim *Claim
 }
 
 // Resolve finds the key that a message is to be published under. The first of
@@ -40,7 +43,8 @@ type Resolved struct {
 //  3. The child key in [MetadataChildKey].
 //  4. A child key made of what is being handled (see [HandledFrom]) according to
 //     the message's context, else ctx. Only one message of each topic and event
-//     name can have it; the same message published again has it again.
+//     name can have it; the same message published again has it again, and so has
+//     another one where the first was not published (see [Claim]).
 //  5. The UUID of a message that Watermill's PoisonQueue moves away, where the rules
 //     before have none that can be used: a message may be poisoned for that very
 //     reason, and would come back for ever if it could not be moved.
@@ -77,7 +81,7 @@ func Resolve(ctx context.Context, topic string, msg *message.Message, topicSourc
 	if isSet {
 		r.Key, err = own, checkKeyOf(own, MetadataKey, topic, msg)
 	} else {
-		r.Key, r.Child, err = derive(topic, msg, topicSource, publisherSource, handled, inHandler)
+		err = r.derive(topic, msg, topicSource, publisherSource, handled, inHandler)
 	}
 	if err != nil && origin.Poisoned && msg.UUID != "" {
 		r.Key, r.Child = "poisoned:"+msg.UUID, false
@@ -91,7 +95,7 @@ func Resolve(ctx context.Context, topic string, msg *message.Message, topicSourc
 }
 
 // derive applies the rules for a message that has no key of its own.
-func derive(topic string, msg *message.Message, topicSource, publisherSource Source, handled Handled, inHandler bool) (key string, child bool, err error) {
+func (r *Resolved) derive(topic string, msg *message.Message, topicSource, publisherSource Source, handled Handled, inHandler bool) error {
 	source := topicSource
 	if source == nil {
 		source = publisherSource
@@ -103,29 +107,32 @@ func derive(topic string, msg *message.Message, topicSource, publisherSource Sou
 	} else {
 		key, err := keyOf(source, topic, msg)
 		if err == nil {
-			return key, false, nil
+			r.Key = key
+			return nil
 		}
 		if !errors.Is(err, ErrNoKey) {
-			return "", false, err
+			return err
 		}
 		missing = err
 	}
 
 	if key := msg.Metadata.Get(MetadataChildKey); key != "" {
-		return key, true, checkKeyOf(key, MetadataChildKey, topic, msg)
+		r.Key, r.Child = key, true
+		return checkKeyOf(key, MetadataChildKey, topic, msg)
 	}
 	if !inHandler || handled.Key == "" {
-		return "", false, missing
+		return missing
 	}
 	name := msg.Metadata.Get(cqrsName)
-	if !handled.published.claim(slotName{topic, name}, msg) {
+	if r.Claim = handled.published.claim(slotName{topic, name}, msg); r.Claim == nil {
 		second := &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID, Reason: fmt.Sprintf(
 			"is not set on the message, and the handler %q has already published a message named %q to this topic: "+
 				"give each a key of its own, or return them from the handler", handled.Handler, name)}
 		if source == nil {
-			return "", false, second
+			return second
 		}
-		return "", false, fmt.Errorf("%w; %w", missing, second)
+		return fmt.Errorf("%w; %w", missing, second)
 	}
-	return Child(handled, topic, name, ByItself), true, nil
+	r.Key, r.Child = Child(handled, topic, name, ByItself), true
+	return nil
 }

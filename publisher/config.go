@@ -82,8 +82,10 @@ type Config struct {
 	Maxlens       map[string]int64
 	DefaultMaxlen int64
 	// MaxAge trims entries that are older, by the server's clock, to about a
-	// macro node of the stream; 0 means never. A topic that has a length limit is
-	// not trimmed by age: XADD takes one of the two.
+	// macro node of the stream; 0 means never. They go with the publish after the one
+	// that they were old at: age counts from the newest entry known, which a server whose
+	// clock was set back goes on from. A topic that has a length limit is not trimmed by
+	// age: XADD takes one of the two.
 	MaxAge time.Duration
 	// KeepUnacked trims only what every consumer group has acknowledged (ACKED,
 	// Redis 8.2 or newer; publishing fails on older servers). It protects nothing

@@ -31,6 +31,7 @@ type item struct {
 	sent  *message.Message // what the entry encodes; a Guard's only
 	print []byte           // fingerprint; where it is that of the payload, made when needed
 	child bool             // the key is a child key
+	claim *eventkey.Claim  // on a child key, to be settled
 	// printed tells whether print is made: a user's fingerprint may be empty.
 	printed bool
 
@@ -78,8 +79,8 @@ var attemptMetadata = []string{
 // core to spare.
 const encodeAlone = 64
 
-// encodeAll encodes the messages of a call, or none of them: then it returns the
-// receipts.
+// encodeAll encodes the messages of a call. If one can't be encoded, none is to be
+// sent: then it returns the receipts as well.
 func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) (*call, []Receipt) {
 	c := newCall(len(msgs))
 	items := c.items
@@ -107,7 +108,7 @@ func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) (*call, 
 			receipts[i].Err = other
 		}
 	}
-	return nil, receipts
+	return c, receipts
 }
 
 func (t *topic) encodeSome(ctx context.Context, msgs []*message.Message, items []item) {
@@ -127,7 +128,7 @@ func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) erro
 	if err != nil {
 		return permanent(err)
 	}
-	it.receipt.Key, it.receipt.IdempotentID, it.child = key.Key, key.IdempotentID, key.Child
+	it.receipt.Key, it.receipt.IdempotentID, it.child, it.claim = key.Key, key.IdempotentID, key.Child, key.Claim
 	if it.producer, err = t.producerOf(msg); err != nil {
 		return err
 	}
@@ -235,7 +236,7 @@ func (t *topic) producerOf(msg *message.Message) (string, error) {
 	if cfg.Producer == nil {
 		return cfg.ProducerID, nil
 	}
-	id, err := cfg.Producer.Key(t.name, msg)
+	id, err := askProducer(cfg.Producer, t.name, msg)
 	switch {
 	case errors.Is(err, ErrNoKey):
 		id = cfg.ProducerID
@@ -255,6 +256,17 @@ func (t *topic) producerOf(msg *message.Message) (string, error) {
 		t.producers[id] = struct{}{}
 	}
 	return id, nil
+}
+
+// askProducer asks a user's source, perhaps in a goroutine where nobody would recover
+// from its panic.
+func askProducer(s eventkey.Source, topic string, msg *message.Message) (id string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			id, err = "", fmt.Errorf("%T panicked: %v", s, p)
+		}
+	}()
+	return s.Key(topic, msg)
 }
 
 // sortedFields puts a marshaller's fields into a fixed order.

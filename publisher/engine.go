@@ -10,6 +10,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 // engine sends items. It is what a Publisher with its shared handles and a Guard
@@ -200,6 +202,25 @@ func (c *call) leave(e *engine, cause error) []Receipt {
 		receipts[i] = it.receipt
 	}
 	return receipts
+}
+
+// settle tells the claims what became of the messages. tried is false when nothing was
+// sent.
+func (c *call) settle(receipts []Receipt, tried bool) {
+	for i := range c.items {
+		claim := c.items[i].claim
+		if claim == nil {
+			continue
+		}
+		switch err := receipts[i].Err; {
+		case err == nil:
+			claim.Settle(eventkey.Sent)
+		case !tried || errors.Is(err, ErrNotSent):
+			claim.Settle(eventkey.NotSent)
+		default:
+			claim.Settle(eventkey.MaybeSent)
+		}
+	}
 }
 
 // finish makes the receipt of an item final. The caller holds c.mu.

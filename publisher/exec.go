@@ -124,7 +124,19 @@ func (t *topic) appendTrim(args []any, st *state, it *item) []any {
 	if t.maxlen > 0 {
 		return append(args, "maxlen", "~", t.maxlen)
 	}
-	return append(args, "minid", "~", max(0, st.clock.Now().Add(-t.cfg.MaxAge).UnixMilli()))
+	// A server whose clock was set back goes on from the newest ID, and so must what
+	// counts as old: else each entry would be older than MaxAge as soon as it is added.
+	now := min(st.clock.Now().UnixMilli(), int64(t.newest.Load()))
+	return append(args, "minid", "~", max(0, now-t.cfg.MaxAge.Milliseconds()))
+}
+
+// saw takes in the ID of an entry.
+func (t *topic) saw(id server.ID) {
+	for known := t.newest.Load(); id.MS > known; known = t.newest.Load() {
+		if t.newest.CompareAndSwap(known, id.MS) {
+			return
+		}
+	}
 }
 
 // conclude completes the outcomes that the replies of a transaction gave: items

@@ -92,6 +92,8 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	defer stop()
 	all, receipts := t.encodeAll(ctx, msgs)
 	if receipts != nil {
+		all.settle(receipts, false)
+		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
 	tickets := make([]*ticket, len(all.items))
@@ -103,7 +105,10 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 		copies[i].Metadata = maps.Clone(sent.Metadata)
 		copies[i].SetContext(tickets[i].context())
 	}
-	return p.settle(msgs, tickets, p.Publisher.Publish(topic, copies...))
+	receipts, err := p.settle(topic, tickets, p.Publisher.Publish(topic, copies...))
+	all.settle(receipts, true)
+	keep(msgs, receipts)
+	return err
 }
 
 // context is ended for everybody but the guard's client: a publisher that writes
@@ -115,7 +120,7 @@ func (k *ticket) context() context.Context {
 }
 
 // settle makes receipts of what the client has seen.
-func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, err error) error {
+func (p *guardPublisher) settle(topic string, tickets []*ticket, err error) ([]Receipt, error) {
 	receipts := make([]Receipt, len(tickets))
 	unseen := err
 	switch {
@@ -133,13 +138,21 @@ func (p *guardPublisher) settle(msgs []*message.Message, tickets []*ticket, err 
 			receipts[i].Err = notSent(unseen)
 		}
 		failed = failed || receipts[i].Err != nil
-		holderOf(msgs[i]).receipt.Store(&receipts[i])
-		collect(msgs[i].Context(), receipts[i])
 	}
 	if failed {
-		return &PublishError{Topic: tickets[0].topic, Receipts: receipts}
+		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
-	return err
+	return receipts, err
+}
+
+// keep puts the receipts where [ReceiptOf] and [CollectReceipts] find them.
+func keep(msgs []*message.Message, receipts []Receipt) {
+	for i, msg := range msgs {
+		if msg != nil {
+			holderOf(msg).receipt.Store(&receipts[i])
+			collect(msg.Context(), receipts[i])
+		}
+	}
 }
 
 // xadd is the client's half: it sends what the decorated publisher has encoded.

@@ -90,6 +90,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		o.verdict, o.age = Duplicate, st.age(id)
 		duplicates = append(duplicates, i)
 	}
+	t.saw(last)
 	return t.conclude(items, outcomes, duplicates, confirmed, err)
 }
 

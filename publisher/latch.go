@@ -78,7 +78,9 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 		return false, fmt.Errorf("%w: %s", ErrLatchUnconfirmed, slot.LatchKey(t.name, it.shardID, it.receipt.IdempotentID))
 	case len(list) == 2 && list[0] == "added":
 		*o = outcome{known: true, verdict: Added, entryID: list[1]}
-		return false, nil
+		id, err := server.ParseID(list[1])
+		t.saw(id)
+		return false, err
 	case len(list) == 4 && list[0] == "duplicate":
 	default:
 		return false, final(fmt.Errorf("latch script: unexpected reply %q", list))

@@ -107,9 +107,11 @@ func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Mess
 	defer p.engine.end()
 	t := p.engine.topic(topic)
 	c, receipts := t.encodeAll(ctx, msgs)
-	if receipts == nil {
+	tried := receipts == nil
+	if tried {
 		receipts = p.engine.deliver(ctx, t, c)
 	}
+	c.settle(receipts, tried)
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}

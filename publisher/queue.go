@@ -39,8 +39,9 @@ type topic struct {
 
 	setup    setupState
 	overflow overflow
-	large    atomic.Bool // entries are large: don't have XINFO return some
-	noEval   atomic.Bool // the user may not run scripts
+	newest   atomic.Uint64 // when the newest known entry was added, by its ID in milliseconds
+	large    atomic.Bool   // entries are large: don't have XINFO return some
+	noEval   atomic.Bool   // the user may not run scripts
 }
 
 // flight sends batches of a topic, one after the other, until the queue is empty.

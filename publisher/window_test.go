@@ -104,7 +104,9 @@ func TestMaxAgeGoesByTheServersClock(t *testing.T) {
 	}
 	defer func() { _ = p.Close() }()
 	st := &state{clock: server.ClockAt(time.Now().Add(-24 * time.Hour))} // our clock is a day ahead of the server's
-	args := p.engine.topic("orders").appendTrim(nil, st, &item{})
+	orders := p.engine.topic("orders")
+	orders.saw(server.ID{MS: uint64(time.Now().UnixMilli())})
+	args := orders.appendTrim(nil, st, &item{})
 	want := time.Now().Add(-25 * time.Hour)
 	if len(args) != 3 || args[0] != "minid" || args[1] != "~" {
 		t.Fatalf("clause %v", args)
@@ -114,5 +116,25 @@ func TestMaxAgeGoesByTheServersClock(t *testing.T) {
 	}
 	if age := st.age(server.ID{MS: uint64(time.Now().Add(-24*time.Hour - time.Minute).UnixMilli())}); (age - time.Minute).Abs() > time.Second {
 		t.Errorf("age %v, want a minute", age)
+	}
+}
+
+// A server whose clock was set back gives new entries the time of the newest one. They
+// must not count as old as soon as they are added.
+func TestMaxAgeAfterTheServersClockWasSetBack(t *testing.T) {
+	c := good(t)
+	c.MaxAge = time.Minute
+	p, err := New(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	orders, st := p.engine.topic("orders"), &state{clock: server.ClockAt(time.Now())}
+	newest := time.Now().Add(-time.Hour).Truncate(time.Millisecond) // set back then, since when an hour has passed
+	orders.saw(server.ID{MS: uint64(newest.UnixMilli())})
+	orders.saw(server.ID{MS: uint64(newest.Add(-time.Minute).UnixMilli())})
+	args := orders.appendTrim(nil, st, &item{})
+	if got, want := time.UnixMilli(args[2].(int64)), newest.Add(-time.Minute); !got.Equal(want) {
+		t.Errorf("trims up to %v, want %v", got, want)
 	}
 }

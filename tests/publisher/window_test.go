@@ -537,8 +537,8 @@ func TestBusyStreamIsSetUp(t *testing.T) {
 	t.Logf("set up after %v", took)
 }
 
-// Trimming by age and by length. (That age goes by the server's clock is a unit test:
-// TestMaxAgeGoesByTheServersClock.)
+// Trimming by age and by length. (That age goes by the server's clock, and what happens
+// when that is set back, are unit tests: TestMaxAgeGoesByTheServersClock and the next.)
 func TestTrimming(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		t.Parallel()
@@ -551,7 +551,8 @@ func TestTrimming(t *testing.T) {
 			}
 		}
 		p := newPublisher(t, client, mode(m), func(c *publisher.Config) { c.MaxAge = time.Hour })
-		mustPublish(t, p, topic, payments(0, 10)...)
+		mustPublish(t, p, topic, payments(0, 9)...)
+		mustPublish(t, p, topic, payment(9))                   // what was old before goes with the next call
 		if n := entries(t, client, topic); n < 10 || n > 110 { // about, to a macro node of 100
 			t.Errorf("%d entries after trimming by age", n)
 		}
