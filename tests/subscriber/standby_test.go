@@ -103,9 +103,9 @@ func TestStandingByIsCheap(t *testing.T) {
 				redis.call('XGROUP', 'CREATE', KEYS[1], 'billing', '0', 'MKSTREAM')
 				for i = 1, ARGV[1] do
 					redis.call('XADD', KEYS[1], '*', '_watermill_message_uuid', i, 'metadata', '', 'payload', i)
-					if i % 1000 == 0 then
-						redis.call('XREADGROUP', 'GROUP', 'billing', 'live', 'COUNT', 1000, 'STREAMS', KEYS[1], '>')
-					end
+				end
+				for _ = 1, ARGV[1], 1000 do
+					redis.call('XREADGROUP', 'GROUP', 'billing', 'live', 'COUNT', 1000, 'STREAMS', KEYS[1], '>')
 				end`)
 			patient := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute })
 			if err := fill.Run(ctx, patient, []string{topic}, entries).Err(); err != nil && !errors.Is(err, redis.Nil) {
