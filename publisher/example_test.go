@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/components/forwarder"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
@@ -30,7 +31,9 @@ func Example() {
 		pub, err := publisher.New(publisher.Config{
 			Client:     client,
 			ProducerID: "payment-service", // the same in all instances and after a restart
-			Key:        eventkey.Template("pay:{$.order_id}:{$.payment_id}"),
+			Topics: map[string]publisher.Topic{
+				"payments": {Key: eventkey.Template("pay:{$.order_id}:{$.payment_id}")},
+			},
 		}, logger)
 		if err != nil {
 			return err
@@ -44,6 +47,33 @@ func Example() {
 		return nil
 	}
 	_ = publish
+}
+
+func Example_forwarder() {
+	outbox := func() error {
+		pub, err := publisher.New(publisher.Config{
+			Client:     client,
+			ProducerID: "order-service",
+			Topics: map[string]publisher.Topic{
+				"outbox": {
+					// The key of the message inside the envelope.
+					Key: eventkey.First(
+						eventkey.Template("{$.metadata.idempotency_key}"),
+						eventkey.Template("{$.metadata.idempotency_child_key}"), // of a message that a handler returns
+					),
+					// An envelope has the message's UUID in it, which a retry may make anew.
+					Fingerprint: eventkey.JSONWithout("uuid"),
+				},
+			},
+		}, logger)
+		if err != nil {
+			return err
+		}
+		bus := forwarder.NewPublisher(pub, forwarder.PublisherConfig{ForwarderTopic: "outbox"})
+		_ = bus
+		return nil
+	}
+	_ = outbox
 }
 
 func ExampleNew() {
