@@ -1,9 +1,16 @@
 package middleware
 
-import "time"
+import (
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
 
 // Hooks are told what happens, for metrics and alerts. Every field may be nil. They are
 // called from the goroutines that handle messages, several at once, and must not block.
+// One that panics is logged.
 // Keys don't belong into metric labels.
 type Hooks struct {
 	// OnHandled: the handler succeeded, and that is recorded.
@@ -33,7 +40,8 @@ type Hooks struct {
 // Event is what hooks get. What does not apply is zero.
 type Event struct {
 	Namespace, Topic, Handler string
-	// Key is the idempotency key, MessageUUID that of the message.
+	// Key is the idempotency key; of an event that comes from another topic's PoisonQueue
+	// it is the idempotent ID, under which that is recorded. MessageUUID is the message's.
 	Key, MessageUUID string
 	// Took is how long the handler ran.
 	Took time.Duration
@@ -49,9 +57,22 @@ type Event struct {
 func (o *Once) tell(pick func(Hooks) func(Event), ev Event) {
 	for _, h := range o.cfg.Hooks {
 		if f := pick(h); f != nil {
-			f(ev)
+			o.call(f, ev)
 		}
 	}
+}
+
+// call calls a hook. Were a panic to go on, a handler whose success is recorded would
+// seem to have failed, and what it has returned would not be published.
+func (o *Once) call(hook func(Event), ev Event) {
+	defer func() {
+		if p := recover(); p != nil {
+			o.logger.Error("A hook panicked", fmt.Errorf("%v", p), watermill.LogFields{
+				"topic": ev.Topic, "handler": ev.Handler, "key": ev.Key, "message_uuid": ev.MessageUUID, "stack": string(debug.Stack()),
+			})
+		}
+	}()
+	hook(ev)
 }
 
 func onHandled(h Hooks) func(Event)   { return h.OnHandled }

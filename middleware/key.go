@@ -46,3 +46,15 @@ func keyFault(err error, topic string, msg *message.Message) error {
 	}
 	return fmt.Errorf("key of message %s in topic %q: %w", msg.UUID, topic, err)
 }
+
+// recordKey is the key that a message is recorded under: its event's. A message that a
+// PoisonQueue has moved away from another topic is on its way, to the Requeuer for one,
+// and whoever sends it on must see each poisoning of the event: there it is the idempotent
+// ID, with attempt and origin. Back on its own topic it is the event again.
+func recordKey(topic, key string, msg *message.Message) string {
+	origin := eventkey.OriginOf(msg)
+	if !origin.Poisoned || origin.Topic == "" || topic == "" || origin.Topic == topic {
+		return key
+	}
+	return eventkey.IdempotentID(key, eventkey.AttemptOf(msg), origin)
+}

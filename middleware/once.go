@@ -53,6 +53,10 @@ func (o *Once) Consumer(fn message.NoPublishHandlerFunc) message.NoPublishHandle
 // The messages get a child key (eventkey.Child) and a UUID made of it, the same in every
 // run. Our publisher appends each once; another one may publish it again when the Router
 // failed between the publish and the acknowledgement.
+//
+// The handler may change the message that it was given and return it. Around it that
+// message is as it came, whatever the handler has set on it; but after an error a delay
+// in Watermill's metadata stays, for the subscriber.
 func (o *Once) Handler(fn message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		r := o.newRun(msg.Context(), msg, message.HandlerNameFromCtx(msg.Context()))

@@ -3,7 +3,6 @@ package middleware
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -24,23 +23,24 @@ const (
 	cqrsName           = "name"
 )
 
-// prepare makes the messages that are returned to the Router, and their records. They
-// are copies: the handler may have returned the very message that it was given, which
-// still has to be acknowledged as it came.
+// poisonMarks are what a PoisonQueue writes.
+var poisonMarks = [...]string{poisonedReason, poisonedTopic, poisonedHandler, poisonedSubscriber}
+
+// prepare makes of what a handler has returned, see apart, the messages that are returned
+// to the Router, and their records.
 func (r *run) prepare(ctx context.Context, produced []*message.Message, handled eventkey.Handled) (out []*message.Message, recorded [][]byte, err error) {
-	topic := message.PublishTopicFromCtx(r.own)
-	for i, p := range produced {
-		if p == nil {
+	topic, parent := message.PublishTopicFromCtx(r.own), handled
+	parent.Key = r.key.Event
+	for i, m := range produced {
+		if m == nil {
 			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", r.key.Handler, i)
 		}
-		m := message.NewMessage(p.UUID, p.Payload)
-		maps.Copy(m.Metadata, p.Metadata)
-		child := eventkey.Child(handled, topic, p.Metadata.Get(cqrsName), i)
+		child := eventkey.Child(parent, topic, m.Metadata.Get(cqrsName), i)
 		m.Metadata.Set(eventkey.MetadataChildKey, child)
 		if !inherit(m, handled) {
 			m.UUID = eventkey.StableUUID(child)
 		}
-		m.SetContext(detached{Context: r.returned(), produced: p.Context(), run: ctx})
+		m.SetContext(detached{Context: r.returned(), produced: m.Context(), run: ctx})
 		out = append(out, m)
 		recorded = append(recorded, wire.EncodeOutput(m))
 	}
@@ -65,7 +65,7 @@ func inherit(m *message.Message, handled eventkey.Handled) (goesOn bool) {
 		delete(m.Metadata, eventkey.MetadataAttempt)
 		delete(m.Metadata, requeuerRetries)
 	}
-	for _, name := range []string{poisonedReason, poisonedTopic, poisonedHandler, poisonedSubscriber} {
+	for _, name := range poisonMarks {
 		delete(m.Metadata, name)
 	}
 	return false
@@ -98,44 +98,4 @@ func (d detached) Value(key any) any {
 		return v
 	}
 	return own
-}
-
-// poisonMarks recognises a PoisonQueue that is inside of ours and moves the message
-// away without an error.
-type poisonMarks struct {
-	origin         [3]string
-	subscriber     string
-	hasSubscriber  bool
-	alreadyChecked bool
-}
-
-func originMarks(msg *message.Message) [3]string {
-	return [3]string{msg.Metadata[poisonedReason], msg.Metadata[poisonedTopic], msg.Metadata[poisonedHandler]}
-}
-
-// markPoison hides one of the fields for the time of the run. A message that comes back
-// from a poison queue has them all, and failing again for the same reason would change
-// none of them.
-func markPoison(msg *message.Message) *poisonMarks {
-	m := &poisonMarks{origin: originMarks(msg)}
-	if m.subscriber, m.hasSubscriber = msg.Metadata[poisonedSubscriber]; m.hasSubscriber {
-		delete(msg.Metadata, poisonedSubscriber)
-	}
-	return m
-}
-
-// restore tells whether the message was poisoned meanwhile; if not, it is as it was.
-func (m *poisonMarks) restore(msg *message.Message) (poisoned bool) {
-	if m.alreadyChecked {
-		return false
-	}
-	m.alreadyChecked = true
-	_, written := msg.Metadata[poisonedSubscriber]
-	if written || originMarks(msg) != m.origin {
-		return true
-	}
-	if m.hasSubscriber {
-		msg.Metadata[poisonedSubscriber] = m.subscriber
-	}
-	return false
 }

@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,7 +19,9 @@ import (
 type run struct {
 	once *Once
 	msg  *message.Message
-	key  dedupe.Key
+	key  dedupe.Key // of the record
+	// eventKey is the event's idempotency key; mostly it is that of the record, too.
+	eventKey string
 	// own is the message's context as it came, and as it leaves.
 	own      context.Context //nolint:containedctx // of the message
 	delivery delivery.Delivery
@@ -68,7 +69,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	case err != nil:
 		return nil, fmt.Errorf("middleware: handler %s: %w", r.key.Handler, err)
 	}
-	r.key.Event = key
+	r.eventKey, r.key.Event = key, recordKey(r.key.Topic, key, r.msg)
 	outer, _ := r.own.Value(scopeKey{}).(*scope)
 	for s := outer; s != nil; s = s.outer {
 		if s.key == r.key {
@@ -157,7 +158,7 @@ func (r *run) storeThere() {
 // execute runs the handler and records its success.
 func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, error) {
 	handled := eventkey.Handled{
-		Namespace: r.key.Namespace, Handler: r.key.Handler, Topic: r.key.Topic, Key: r.key.Event,
+		Namespace: r.key.Namespace, Handler: r.key.Handler, Topic: r.key.Topic, Key: r.eventKey,
 		Attempt: eventkey.AttemptOf(r.msg), Origin: eventkey.OriginOf(r.msg),
 	}
 	ctx := eventkey.WithHandled(claim.Context(), handled)
@@ -165,8 +166,7 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 	if asked != nil {
 		ctx = delivery.With(ctx, asked)
 	}
-	marks := markPoison(r.msg)
-	payload := bytes.Clone(r.msg.Payload)
+	came := keep(r.msg)
 	began := time.Now()
 	ev := r.event()
 
@@ -176,8 +176,7 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 	defer func() {
 		r.msg.SetContext(r.own)
 		if !finished {
-			marks.restore(r.msg)
-			r.msg.Payload = payload
+			came.restore(r.msg, false)
 			r.rollback(claim)
 			ev.Took, ev.Err = time.Since(began), errors.New("the handler panicked")
 			r.once.tell(onFailed, ev)
@@ -190,11 +189,11 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 	produced, err := fn(ctx)
 	finished = true
 	r.msg.SetContext(r.own)
-	poisoned := marks.restore(r.msg)
-	ev.Took = time.Since(began)
-	if err != nil {
-		r.msg.Payload = payload // Retry's next try has the event, not what became of it
+	if err == nil {
+		produced = apart(produced)
 	}
+	poisoned := came.restore(r.msg, err != nil)
+	ev.Took = time.Since(began)
 
 	switch lost := context.Cause(claim.Context()); {
 	case errors.Is(lost, dedupe.ErrLeaseLost):

@@ -8,11 +8,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/rig"
+	"github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -187,4 +189,18 @@ func (f *failing) Publish(topic string, msgs ...*message.Message) error {
 		return fmt.Errorf("connection lost")
 	}
 	return nil
+}
+
+// inNamespace keeps the records of a test apart.
+func inNamespace(t *testing.T) rig.Change {
+	return func(c *middleware.Config) { c.Namespace = t.Name() }
+}
+
+func poisonQueue(t *testing.T, pub *publisher.Publisher, topic string) message.HandlerMiddleware {
+	t.Helper()
+	queue, err := wmiddleware.PoisonQueue(pub.Shared(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return queue
 }
