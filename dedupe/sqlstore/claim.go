@@ -85,7 +85,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 func (c *claim) notRecorded(ctx context.Context, recorded []byte, err error) error {
 	ended := errors.Is(err, sql.ErrTxDone) // by the handler
 	k := kindOf(err)
-	stood := errors.Is(err, errUnusable) && c.session.stands(ctx, c.id)
+	stood := errors.Is(err, errUnusable) && c.session.stands(ctx)
 	stood = c.end(ctx, nil) || stood
 	switch {
 	case k == tooLarge || k == unanswered && c.store.isTooLarge(ctx, recorded):

@@ -25,6 +25,7 @@ type session struct {
 	cancel    context.CancelFunc
 	committed bool
 	id        int64    // of the connection, in MySQL
+	lock      string   // its name, in MySQL
 	undo      []string // statements that put the connection back as it was
 }
 
@@ -33,11 +34,18 @@ func idOf(k dedupe.Key) []byte {
 	return sum[:]
 }
 
-// lockOf names a key among the server's advisory locks: PostgreSQL's are numbers,
-// MySQL's names of at most 64 bytes.
-func lockOf(id []byte) (number int64, name string) {
-	return int64(binary.BigEndian.Uint64(id)), "idem:" + hex.EncodeToString(id[:24])
+// lockOf names a key of a table among the server's advisory locks, so that the stores of
+// two tables don't wait for each other: PostgreSQL's are numbers of the database, MySQL's
+// are names of at most 64 bytes of the whole server, see takeLock.
+func lockOf(table string, id []byte) (number int64, name string) {
+	sum := sha256.Sum256(append([]byte(table+"\x00"), id...))
+	return int64(binary.BigEndian.Uint64(sum[:])), "idem:" + hex.EncodeToString(sum[:20])
 }
+
+// takeLock takes a key's lock in MySQL, under a name that has the database in it as well,
+// and tells that name, since the handler may change to another database.
+const takeLock = "SELECT GET_LOCK(l.name, 0), l.name, @@autocommit, CONNECTION_ID() " +
+	"FROM (SELECT CONCAT(?, LEFT(SHA2(COALESCE(DATABASE(), ''), 256), 16)) AS name) AS l"
 
 // begin opens a session. The transaction does not end with ctx: a handler that has done
 // its work while the process shuts down may still be recorded.
@@ -54,17 +62,17 @@ func (s *Store) begin(ctx context.Context, id []byte, wait time.Duration) (_ *se
 	}()
 	switch s.cfg.Dialect {
 	case MySQL:
-		_, name := lockOf(id)
+		_, name := lockOf(s.cfg.Table, id)
 		var got sql.NullInt64
 		var autocommit bool
-		err = conn.QueryRowContext(ctx, "SELECT GET_LOCK(?, 0), @@autocommit, CONNECTION_ID()", name).Scan(&got, &autocommit, &sess.id)
+		err = conn.QueryRowContext(ctx, takeLock, name).Scan(&got, &sess.lock, &autocommit, &sess.id)
 		if err != nil {
 			return nil, false, err
 		}
 		if got.Int64 != 1 {
 			return nil, true, nil
 		}
-		sess.undo = []string{"DO RELEASE_LOCK('" + name + "')"}
+		sess.undo = []string{"DO RELEASE_LOCK('" + sess.lock + "')"}
 		if !autocommit {
 			err = errNoAutocommit
 			return nil, false, err
@@ -144,7 +152,7 @@ func (sess *session) check() error {
 
 // stands asks MySQL whether it still has the session of a connection that can't be used,
 // before that is closed.
-func (sess *session) stands(ctx context.Context, id []byte) bool {
+func (sess *session) stands(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin) // for a pool that has no other connection
 	defer cancel()
 	timer := time.NewTimer(lastLook) // the server ends one that was lost within that
@@ -153,9 +161,8 @@ func (sess *session) stands(ctx context.Context, id []byte) bool {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	_, name := lockOf(id)
 	var holder sql.NullInt64
-	err := sess.store.cfg.DB.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", name).Scan(&holder)
+	err := sess.store.cfg.DB.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", sess.lock).Scan(&holder)
 	return err == nil && holder.Valid && holder.Int64 == sess.id
 }
 

@@ -161,3 +161,33 @@ func TestSwallowedErrorThatIsNotFound(t *testing.T) {
 		})
 	}
 }
+
+// Stores of two tables of a database, and of two databases of a server, don't keep each
+// other from a key.
+func TestStoresBesideEachOther(t *testing.T) {
+	for _, tt := range []struct {
+		dialect sqlstore.Dialect
+		fresh   func(testing.TB) *testdb.Database
+	}{{sqlstore.Postgres, testdb.Postgres}, {sqlstore.MySQL, testdb.MariaDB}} {
+		t.Run(string(tt.dialect), func(t *testing.T) {
+			one, two := tt.fresh(t).Open(t), tt.fresh(t).Open(t)
+			var stores []*sqlstore.Store
+			for _, cfg := range []sqlstore.Config{{DB: one}, {DB: one, Table: "other_events"}, {DB: two}} {
+				cfg.Dialect = tt.dialect
+				s, err := sqlstore.New(cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = s.Close() })
+				if err := s.Migrate(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				stores = append(stores, s)
+			}
+			for _, s := range stores { // the next one must get it meanwhile
+				held := mustClaim(t, s, key("a"))
+				defer func() { _ = held.Rollback(context.WithoutCancel(t.Context())) }()
+			}
+		})
+	}
+}
