@@ -299,8 +299,10 @@ func (b *book) rejoin(e *entry) {
 	}
 }
 
-// withdraw takes back an entry that was not handed out after all.
-func (b *book) withdraw(e *entry) {
+// withdraw takes back an entry that was not handed out after all. It tells whether the
+// entry is lost: one that is gone from the stream needs its message here and somebody to
+// take it, and goes with its stream as those do that were not offered, see reset.
+func (b *book) withdraw(e *entry) (lost bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.land(e)
@@ -309,13 +311,15 @@ func (b *book) withdraw(e *entry) {
 	switch {
 	case e.gone:
 		b.done(e)
-	case e.deleted && e.msg == nil:
+	case e.deleted && (e.msg == nil || b.stopping || b.entries[e.id] != e):
 		b.done(e)
+		return true
 	default:
 		e.state, e.queued = stateReady, true
 		b.readyCount++
 		b.queueOf(e).unpop(e)
 	}
+	return false
 }
 
 // done forgets an entry.
@@ -375,18 +379,23 @@ func (b *book) wait(e *entry, d time.Duration) {
 	notify(b.wake)
 }
 
-// marked takes in that the server has the counts of these entries.
-func (b *book) marked(list []*entry) {
+// marked takes in that the server has the counts of these entries, but for those that are
+// gone from the stream. It returns the IDs of those that are lost with that.
+func (b *book) marked(list []*entry, deleted map[string]bool) (lost []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, e := range list {
 		e.marking = false
+		if deleted[e.name] && e.state != stateDone {
+			lost = append(lost, b.vanished(e)...)
+		}
 		if e.overdue && e.state == stateWaiting {
 			e.overdue = false
 			b.ready(e)
 		}
 	}
 	notify(b.wake)
+	return lost
 }
 
 // backoff is how long an entry waits after so many deliveries.

@@ -51,7 +51,7 @@ func TestHourOfFailuresStaysBounded(t *testing.T) {
 					b.renewed(b.held(), b.now(), verdict{})
 					renewed = time.Now()
 				}
-				b.marked(b.takeJobs().marks)
+				b.marked(b.takeJobs().marks, nil)
 				continue
 			}
 			if e.msg == nil { // as the script would have it
@@ -193,7 +193,7 @@ func TestBookKeepsOrderAndEntries(t *testing.T) {
 					break
 				}
 				j := b.takeJobs()
-				b.marked(j.marks)
+				b.marked(j.marks, nil)
 				b.confirm(j.acks)
 			}
 			inQueues := 0

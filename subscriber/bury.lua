@@ -11,7 +11,7 @@
 --   {'buried', ID in the dead-letter stream}, now or by an earlier try
 --   {'lost'}    pending for another consumer; nothing was done
 --   {'absent'}  pending for nobody; nothing was done
---   {'gone'}    the entry is deleted; it was acknowledged
+--   {'gone'}    the entry is deleted; it was acknowledged, if it was pending
 -- Errors   NOGROUP, and those of XADD; nothing was done
 --
 -- XADD comes first: it is what can be refused, and scripts don't roll back.
@@ -32,6 +32,7 @@ if not row then
     if last._dead_origin == origin and last._dead_group == group then return {'buried', letter[1]} end
     upTo = '(' .. letter[1]
   end
+  if #redis.call('XRANGE', key, id, id) == 0 then return {'gone'} end
   return {'absent'}
 end
 if row[2] ~= consumer then return {'lost'} end

@@ -69,7 +69,8 @@ func (s *subscription) awaitIdle(atMost time.Duration) {
 // once, and removes the own consumer. What a handler still works on stays with the own
 // consumer, and is taken over as that of a dead one.
 func (s *subscription) handBack(ctx context.Context) {
-	back, stay := s.book.remains()
+	back, stay, gone := s.book.remains()
+	s.ended(nil, gone)
 	jobs := []struct {
 		to   string
 		list []handback
@@ -91,7 +92,7 @@ func (s *subscription) handBack(ctx context.Context) {
 				continue
 			}
 			if isNoGroup(err) {
-				if remade || !s.remake(ctx) {
+				if remade || !s.remake(ctx, slices.Concat(stay, back)) {
 					return
 				}
 				remade = true
@@ -107,26 +108,47 @@ func (s *subscription) handBack(ctx context.Context) {
 }
 
 // remake makes the group again that was destroyed just before the end: whoever comes next
-// would make it where its StartFrom says. A stream that is gone is let be.
-func (s *subscription) remake(ctx context.Context) bool {
+// would make it where its StartFrom says. A stream that is gone is let be, and what is held
+// is lost with it.
+func (s *subscription) remake(ctx context.Context, held []handback) bool {
 	start, isNew, err := s.healFrom(ctx)
-	if err != nil || isNew {
+	if err != nil {
+		return false
+	}
+	if isNew {
+		if lost := s.book.lostOf(held); len(lost) > 0 {
+			s.lost(LostStream, lost, int64(len(lost)))
+		}
 		return false
 	}
 	_, err = s.makeGroup(ctx, start)
 	return err == nil
 }
 
+// lostOf takes in that the stream is gone, and returns the IDs of those of the entries that
+// are lost with it.
+func (b *book) lostOf(list []handback) (lost []string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, h := range list {
+		if h.entry.deleted = true; h.entry.isLost() {
+			lost = append(lost, h.name)
+		}
+	}
+	return lost
+}
+
 // giveAway gives entries to a consumer, and forgets those that no handler has. What turns
 // out to be pending for nobody, since the group was made again after the last heartbeat,
 // is made pending first. With an error it returns what is left to be given.
 func (s *subscription) giveAway(ctx context.Context, to, leave string, batch []handback) (left []handback, err error) {
-	lost, err := s.release(ctx, to, leave, batch)
+	nobodys, deleted, err := s.release(ctx, to, leave, batch)
 	if err != nil {
 		s.book.mayBeGiven(batch, err)
 		return batch, err
 	}
-	left = s.book.given(batch, lost)
+	left, lost := s.book.given(batch, nobodys, deleted)
+	s.ended(nil, lost)
 	if len(left) == 0 {
 		return nil, nil
 	}
@@ -137,11 +159,12 @@ func (s *subscription) giveAway(ctx context.Context, to, leave string, batch []h
 	if err := s.restore(ctx, orphans); err != nil {
 		return left, err
 	}
-	if _, err = s.release(ctx, to, leave, left); err != nil {
+	if _, deleted, err = s.release(ctx, to, leave, left); err != nil {
 		s.book.mayBeGiven(left, err)
 		return left, err
 	}
-	s.book.given(left, nil) // what was lost again is another's, or will be read again
+	_, lost = s.book.given(left, nil, deleted) // what is nobody's again is another's, or will be read again
+	s.ended(nil, lost)
 	return nil, nil
 }
 
@@ -159,39 +182,48 @@ func (b *book) mayBeGiven(list []handback, err error) {
 	}
 }
 
-// given forgets what was given away, and returns what was not since it is pending for
-// nobody.
-func (b *book) given(list []handback, lost map[string]bool) (left []handback) {
+// given forgets what was given away. It returns what was not since it is pending for
+// nobody, and the IDs of what is lost since it is gone from the stream.
+func (b *book) given(list []handback, nobodys, deleted map[string]bool) (left []handback, lost []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var gone []*entry
+	var given []*entry
 	for _, h := range list {
-		if lost[h.name] && !h.entry.given {
+		e := h.entry
+		if nobodys[h.name] && !e.given {
 			left = append(left, h)
-		} else {
-			gone = append(gone, h.entry)
+			continue
 		}
+		if e.deleted = e.deleted || deleted[h.name]; e.isLost() {
+			lost = append(lost, h.name)
+		}
+		given = append(given, e)
 	}
-	b.forget(gone)
-	return left
+	b.forget(given)
+	return left, lost
 }
 
-// release gives entries to a consumer. It returns those that were not pending.
-func (s *subscription) release(ctx context.Context, to, leave string, batch []handback) (lost map[string]bool, err error) {
+// release gives entries to a consumer. It returns those that were not pending, and those
+// that are gone from the stream.
+func (s *subscription) release(ctx context.Context, to, leave string, batch []handback) (nobodys, deleted map[string]bool, err error) {
 	args := []any{s.cfg.Group, s.consumer, to, leave}
 	for _, h := range batch {
 		args = append(args, h.name, h.idle.Milliseconds(), h.count)
 	}
 	reply, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	parts, err := list(reply, 3)
+	parts, err := list(reply, 4)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	names, err := texts(parts[0])
-	return set(names), err
+	absent, err := texts(parts[0])
+	if err != nil {
+		return nil, nil, err
+	}
+	gone, err := texts(parts[3])
+	return set(absent), set(gone), err
 }
 
 // handback is an entry that is given away.
@@ -212,13 +244,20 @@ func (b *book) handback(e *entry) handback {
 	return h
 }
 
-// remains lists what is held at the end: what goes back, and what a handler still works
-// on.
-func (b *book) remains() (back, stay []handback) {
+// remains lists what is held at the end: what goes back, what a handler still works on,
+// and the IDs of what is lost since it is gone from the stream.
+func (b *book) remains() (back, stay []handback, lost []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	for _, e := range b.inFlight {
+		if e != nil && b.entries[e.id] != e && e.isLost() { // its stream is gone
+			lost = append(lost, e.name)
+		}
+	}
 	for _, e := range b.entries {
 		switch {
+		case e.isLost():
+			lost = append(lost, e.name)
 		case e.gone || e.deleted:
 		case e.state == stateOut:
 			// Nobody may start on it at once: the handler did not listen to its context.
@@ -227,7 +266,7 @@ func (b *book) remains() (back, stay []handback) {
 			back = append(back, b.handback(e))
 		}
 	}
-	return back, stay
+	return back, stay, lost
 }
 
 func (b *book) stop() {

@@ -67,7 +67,7 @@ type entry struct {
 	alone          bool // in flight as the only suspect
 
 	due                  instant
-	delayUntil, delayFor string // DelayOnError's metadata, carried over
+	delayUntil, delayFor string // DelayOnError's metadata as the message last came with it
 
 	slot    int
 	outAt   instant
@@ -132,6 +132,12 @@ func (e *entry) end(cause error) {
 	if e.cancel != nil {
 		e.cancel(cause)
 	}
+}
+
+// isLost tells that the entry is gone from the stream, and not handled.
+func (e *entry) isLost() bool {
+	isHandled := e.state == stateDone || e.state == stateSettling && e.reason == ""
+	return e.deleted && !e.gone && !isHandled
 }
 
 // wanted is the delivery count that the server should have.

@@ -154,7 +154,7 @@ func (s *subscription) heal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	dropped := 0
+	var dropped []string
 	if made || isNew {
 		dropped = s.book.reset(isNew)
 		s.book.restart(start)
@@ -162,13 +162,39 @@ func (s *subscription) heal(ctx context.Context) error {
 		_, _ = s.notePosition(ctx) // the other may know of lower ones; else the heartbeat asks
 	}
 	s.logger.Error("The stream or its consumer group was deleted, and is made again", nil,
-		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": dropped, "by_another_consumer": !made}))
-	if isNew && dropped > 0 {
-		each(s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
-			LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: LostStream, Entries: int64(dropped)})
+		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": len(dropped), "by_another_consumer": !made}))
+	switch {
+	case len(dropped) == 0:
+	case isNew:
+		s.lost(LostStream, dropped, int64(len(dropped)))
+	default: // to be read again, unless it is gone: the stream may be another one after all
+		s.ended(nil, s.deletedOf(ctx, dropped))
 	}
 	s.needRecovery.Store(true)
 	return nil
+}
+
+// deletedOf returns those of the entries that are not in the stream.
+func (s *subscription) deletedOf(ctx context.Context, names []string) (deleted []string) {
+	for batch := range slices.Chunk(names, maxBatch) {
+		args := []any{s.cfg.Group, s.consumer}
+		for _, name := range batch {
+			args = append(args, name)
+		}
+		reply, err := holdScript.Run(ctx, s.client, []string{s.topic}, args...)
+		if err == nil {
+			var parts []any
+			if parts, err = list(reply, 4); err == nil {
+				var gone []string
+				gone, err = texts(parts[2])
+				deleted = append(deleted, gone...)
+			}
+		}
+		if err != nil {
+			s.logger.Error("Could not look for entries that may be gone with their stream", err, s.fields(watermill.LogFields{fieldEntries: len(batch)}))
+		}
+	}
+	return deleted
 }
 
 // healFrom finds the ID to read from, and whether the stream is another one than before.
@@ -265,10 +291,10 @@ func before(id server.ID) server.ID {
 // reset drops what no handler has. What one has stays until it is settled, so that the
 // same entry, read again, does not go out a second time; in a new stream the same ID is
 // another entry.
-func (b *book) reset(isNew bool) (dropped int) {
+func (b *book) reset(isNew bool) (dropped []string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	dropped = b.forget(slices.Collect(maps.Values(b.entries)))
+	dropped = b.forget(slices.SortedFunc(maps.Values(b.entries), byID))
 	if !isNew {
 		return dropped
 	}

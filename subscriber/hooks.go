@@ -1,10 +1,16 @@
 package subscriber
 
-import "time"
+import (
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+)
 
 // Hooks are told what happens, for metrics and alerts. Every field may be nil. They
 // are called from the goroutines that read and settle, several at once, and must not
-// block. Entry IDs don't belong into metric labels.
+// block. One that panics is logged. Entry IDs don't belong into metric labels.
 type Hooks struct {
 	// OnSettle gets every message that a handler was done with.
 	OnSettle func(SettleEvent)
@@ -36,7 +42,8 @@ const (
 	// Rejected: the handler sent it to the dead letters.
 	Rejected
 	// Interrupted: it was not acknowledged, after its context had ended because
-	// ownership was lost or the subscription ended; the delivery does not count.
+	// ownership was lost or the subscription ended, or its entry was gone from the
+	// stream; the delivery does not count.
 	Interrupted
 )
 
@@ -140,10 +147,22 @@ type OutageEvent struct {
 	For time.Duration
 }
 
-func each[E any](hooks []Hooks, pick func(Hooks) func(E), event E) {
-	for _, h := range hooks {
+// each tells the hooks.
+func each[E any](s *subscription, pick func(Hooks) func(E), event E) {
+	for _, h := range s.cfg.Hooks {
 		if f := pick(h); f != nil {
-			f(event)
+			call(s, f, event)
 		}
 	}
+}
+
+// call calls a hook. A panic would end the process: hooks are called from our goroutines.
+func call[E any](s *subscription, hook func(E), event E) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.logger.Error("A hook panicked", fmt.Errorf("%v", p), s.fields(watermill.LogFields{
+				"event": fmt.Sprintf("%T", event), "stack": string(debug.Stack())}))
+		}
+	}()
+	hook(event)
 }

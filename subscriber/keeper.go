@@ -183,7 +183,7 @@ func (s *subscription) ownershipLost(events []OwnershipEvent) {
 		} else if ev.InFlight {
 			inFlight++
 		}
-		each(s.cfg.Hooks, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
+		each(s, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
 	}
 	if inFlight+refused > 0 {
 		s.logger.Error("Ownership of entries is lost that were being handled", nil,

@@ -114,6 +114,6 @@ func (s *subscription) reportOutage(err error, since time.Duration) {
 	} else {
 		s.logger.Info("The server answers again", s.fields(watermill.LogFields{"after": since.String()}))
 	}
-	each(s.cfg.Hooks, func(h Hooks) func(OutageEvent) { return h.OnOutage },
+	each(s, func(h Hooks) func(OutageEvent) { return h.OnOutage },
 		OutageEvent{Topic: s.topic, Group: s.cfg.Group, Err: err, For: since})
 }

@@ -207,6 +207,7 @@ func (s *subscription) arrive(r rawEntry) arrival {
 		return arrival{entry: e}
 	}
 	e.msg, e.size = msg, size(r.pairs)
+	e.delayUntil, e.delayFor = msg.Metadata[delayedUntilKey], msg.Metadata[delayedForKey]
 	key, ok := s.orderKey(msg, r.name)
 	return arrival{entry: e, key: key, hasKey: ok}
 }

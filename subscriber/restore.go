@@ -142,8 +142,9 @@ func (b *book) restored(list []orphan, found []string, sent instant) (ended []Ow
 	return ended, lost
 }
 
-// forget drops those of the entries that no handler has: they will be read again.
-func (b *book) forget(list []*entry) (dropped int) {
+// forget drops those of the entries that no handler has: they will be read again. It
+// returns their IDs.
+func (b *book) forget(list []*entry) (dropped []string) {
 	for _, e := range list {
 		switch e.state {
 		case stateReady, stateParked, stateWaiting:
@@ -155,11 +156,11 @@ func (b *book) forget(list []*entry) (dropped int) {
 			b.unload(e)
 			b.remove(e)
 			b.lower(before(e.id))
-			dropped++
+			dropped = append(dropped, e.name)
 		}
 	}
-	if dropped == 0 {
-		return 0
+	if len(dropped) == 0 {
+		return nil
 	}
 	for key, l := range b.lanes {
 		l.parked = slices.DeleteFunc(l.parked, func(e *entry) bool { return e.state == stateDone })

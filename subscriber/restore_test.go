@@ -39,8 +39,8 @@ func TestForgottenEntriesKeepTheirOrder(t *testing.T) {
 	b.mu.Lock()
 	dropped := b.forget(b.entriesFrom(3))
 	b.mu.Unlock()
-	if dropped != 2 {
-		t.Errorf("%d dropped, want 2", dropped)
+	if len(dropped) != 2 {
+		t.Errorf("%v dropped, want 2", dropped)
 	}
 	b.settled(first, true, ask{})
 	if e, _ := b.next(0); e == nil || e.name != "2-0" {

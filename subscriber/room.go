@@ -43,13 +43,15 @@ func (b *book) held() []*entry {
 			list = append(list, e)
 		}
 	}
-	slices.SortFunc(list, func(x, y *entry) int {
-		if x.id.After(y.id) {
-			return 1
-		}
-		return -1
-	})
+	slices.SortFunc(list, byID)
 	return list
+}
+
+func byID(x, y *entry) int {
+	if x.id.After(y.id) {
+		return 1
+	}
+	return -1
 }
 
 // watch begins to note what leaves the book, until unwatch.

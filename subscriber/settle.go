@@ -13,7 +13,8 @@ const (
 )
 
 // ask is the delay that DelayOnError wants, by the metadata of a message that was not
-// acknowledged.
+// acknowledged. What the message came with is no wish: it may be another service's, that
+// of the message which this one is a copy of.
 type ask struct {
 	until, length string
 	after         time.Duration
@@ -28,11 +29,12 @@ func askedDelay(md message.Metadata) (a ask) {
 	return a
 }
 
-// settled takes in what became of a delivery, and returns what that means.
-func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEvent) {
+// settled takes in what became of a delivery, and returns what that means. lost tells
+// that the entry is gone from the stream, so that it can't come again.
+func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *RedeliverEvent, lost bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	ev := SettleEvent{
+	ev = SettleEvent{
 		Topic: b.topic, Group: b.cfg.Group, EntryID: e.name,
 		Count: e.count, Took: time.Duration(b.now() - e.outAt),
 	}
@@ -48,20 +50,20 @@ func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEven
 		}
 	}
 	e.again = true
-	redeliver := func(after time.Duration, delayed bool) (SettleEvent, *RedeliverEvent) {
+	redeliver := func(after time.Duration, delayed bool) (SettleEvent, *RedeliverEvent, bool) {
 		b.wait(e, after)
-		return ev, &RedeliverEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Count: e.count, After: after, Delayed: delayed}
+		return ev, &RedeliverEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Count: e.count, After: after, Delayed: delayed}, false
 	}
-	if e.deleted && b.entries[e.id] != e && !acked {
-		ev.Settlement = Interrupted // its stream is gone
+	if isHandled := acked && e.reason == "" && !e.delayed; e.deleted && !isHandled {
+		ev.Settlement = Interrupted
 		b.done(e)
-		return ev, nil
+		return ev, nil, !e.gone
 	}
 	switch {
 	case e.reason != "":
 		ev.Settlement = Rejected
 		b.bury(e)
-		return ev, nil
+		return ev, nil, false
 	case e.delayed:
 		ev.Settlement = Delayed
 		e.count--
@@ -69,11 +71,11 @@ func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEven
 	case acked:
 		ev.Settlement = Acked
 		b.acked(e)
-		return ev, nil
+		return ev, nil, false
 	case e.gone:
 		ev.Settlement = Interrupted
 		b.done(e)
-		return ev, nil
+		return ev, nil, false
 	case e.over:
 		ev.Settlement = Interrupted
 		e.count--
@@ -83,7 +85,7 @@ func (b *book) settled(e *entry, acked bool, a ask) (SettleEvent, *RedeliverEven
 	if b.cfg.MaxDeliveries > 0 && e.count >= b.cfg.MaxDeliveries {
 		e.reason = ReasonMaxDeliveries
 		b.bury(e)
-		return ev, nil
+		return ev, nil, false
 	}
 	if a.ok && (a.until != e.delayUntil || a.length != e.delayFor) {
 		e.delayUntil, e.delayFor = a.until, a.length

@@ -128,7 +128,7 @@ func (s *subscription) forget(todo *jobs, flushing bool) {
 	s.groupGone()
 	s.book.orphans(todo.restores) // a heartbeat will find them again
 	s.book.confirm(todo.acks)
-	s.book.marked(todo.marks)
+	s.book.marked(todo.marks, nil)
 	todo.restores, todo.acks, todo.marks = nil, nil, nil
 	if flushing { // handBack makes the group again; they stay in the book
 		todo.graves = nil
@@ -268,7 +268,16 @@ func (s *subscription) mark(ctx context.Context, batch []*entry) error {
 		args = append(args, e.name, 0, e.wanted())
 	}
 	s.book.mu.Unlock()
-	if _, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...); err != nil {
+	reply, err := releaseScript.Run(ctx, s.client, []string{s.topic}, args...)
+	if err != nil {
+		return err
+	}
+	parts, err := list(reply, 4)
+	if err != nil {
+		return err
+	}
+	gone, err := texts(parts[3])
+	if err != nil {
 		return err
 	}
 	s.book.mu.Lock()
@@ -276,7 +285,7 @@ func (s *subscription) mark(ctx context.Context, batch []*entry) error {
 		e.written = e.wanted()
 	}
 	s.book.mu.Unlock()
-	s.book.marked(batch)
+	s.ended(nil, s.book.marked(batch, set(gone)))
 	return nil
 }
 
@@ -287,7 +296,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 	fields := watermill.LogFields{fieldEntry: e.name, fieldReason: e.reason, fieldCount: e.count}
 	if s.cfg.FanOut {
 		s.logger.Error("Entry is dropped: with FanOut nobody owns its dead letter", e.failure, s.fields(fields))
-		each(s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
+		each(s, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 		s.book.confirm([]*entry{e})
 		return nil
 	}
@@ -327,7 +336,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 			ev.DeadLetterID = out[1]
 		}
 		s.logger.Error("Entry became a dead letter", e.failure, s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
-		each(s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
+		each(s, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 	}
 	s.book.confirm([]*entry{e})
 	return nil

@@ -52,7 +52,7 @@ func (s *subscription) handOut(ctx context.Context, slot int) (*entry, *message.
 		msgCtx, cancel := context.WithCancelCause(delivery.With(ctx, e))
 		if !s.book.offer(e, cancel) {
 			cancel(ErrOwnershipLost)
-			s.book.withdraw(e)
+			s.ifLost(s.book.withdraw(e), e)
 			continue
 		}
 		msg.SetContext(msgCtx)
@@ -65,7 +65,7 @@ func (s *subscription) handOut(ctx context.Context, slot int) (*entry, *message.
 					continue
 				}
 				cancel(ErrOwnershipLost)
-				s.book.withdraw(e)
+				s.ifLost(s.book.withdraw(e), e)
 				sent = true
 			}
 		}
@@ -117,14 +117,15 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 		return false
 	}
 	cancel := e.cancel
-	settled, redeliver := s.book.settled(e, acked, a)
+	settled, redeliver, lost := s.book.settled(e, acked, a)
 	cancel(ErrSettled)
 	if len(s.cfg.Hooks) > 0 {
-		each(s.cfg.Hooks, func(h Hooks) func(SettleEvent) { return h.OnSettle }, settled)
+		each(s, func(h Hooks) func(SettleEvent) { return h.OnSettle }, settled)
 		if redeliver != nil {
-			each(s.cfg.Hooks, func(h Hooks) func(RedeliverEvent) { return h.OnRedeliver }, *redeliver)
+			each(s, func(h Hooks) func(RedeliverEvent) { return h.OnRedeliver }, *redeliver)
 		}
 	}
+	s.ifLost(lost, e)
 	return true
 }
 
@@ -168,22 +169,19 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 	pairs, outcome, err := s.fetch(ctx, e)
 	s.did(doFetch, err)
 	if err != nil {
-		s.book.postpone(e, s.retryPause())
+		s.ifLost(s.book.postpone(e, s.retryPause()), e)
 		return false
 	}
 	switch outcome {
 	case fetchedNobodys:
-		s.book.question(e)
+		s.ifLost(s.book.question(e), e)
 		return false
 	case fetchedLost:
-		deleted := s.book.drop(e)
-		if deleted {
-			s.lost(LostPending, []string{e.name}, 1)
-		}
+		s.ifLost(s.book.drop(e), e)
 		return false
 	case fetchedGone:
 		s.book.drop(e)
-		s.lost(LostPending, []string{e.name}, 1)
+		s.ifLost(true, e)
 		return false
 	}
 	msg, err := s.decode(e.name, pairs)
@@ -194,26 +192,30 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 	if e.delayUntil != "" {
 		msg.Metadata.Set(delayedUntilKey, e.delayUntil)
 		msg.Metadata.Set(delayedForKey, e.delayFor)
+	} else { // an entry that was taken over is seen for the first time
+		e.delayUntil, e.delayFor = msg.Metadata[delayedUntilKey], msg.Metadata[delayedForKey]
 	}
 	s.book.prepared(e, msg, size(pairs), sent)
 	return true
 }
 
 // postpone puts an entry back whose preparation failed.
-func (b *book) postpone(e *entry, pause time.Duration) {
-	b.withdraw(e)
+func (b *book) postpone(e *entry, pause time.Duration) (lost bool) {
+	lost = b.withdraw(e)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.prepareAt = b.now() + instant(pause)
+	return lost
 }
 
 // question puts an entry back that is pending for nobody; the heartbeat sees to it.
-func (b *book) question(e *entry) {
-	b.withdraw(e)
+func (b *book) question(e *entry) (lost bool) {
+	lost = b.withdraw(e)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	e.doubt = true
 	notify(b.verify)
+	return lost
 }
 
 // drop forgets an entry that was picked and turned out not to be ours. It tells
@@ -252,9 +254,16 @@ func (b *book) prepared(e *entry, msg *message.Message, size int, sent instant) 
 
 var errNoMessage = errors.New("the Unmarshaller returned no message")
 
+// ifLost tells of an entry that is gone from the stream and was not handled, if that is so.
+func (s *subscription) ifLost(lost bool, e *entry) {
+	if lost {
+		s.lost(LostPending, []string{e.name}, 1)
+	}
+}
+
 func (s *subscription) lost(reason LostReason, ids []string, entries int64) {
 	s.logger.Error("Entries are gone from the stream that were not handled", nil,
 		s.fields(watermill.LogFields{fieldReason: reason.String(), fieldEntries: entries}))
-	each(s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
+	each(s, func(h Hooks) func(LostEvent) { return h.OnLost },
 		LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: reason, Entries: entries, EntryIDs: ids})
 }
