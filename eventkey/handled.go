@@ -17,6 +17,9 @@ type Handled struct {
 	Namespace, Handler string
 	// Topic and Key are those of the message being handled.
 	Topic, Key string
+	// ID is what child keys are made of; empty stands for Key. It is another one where each
+	// attempt counts as an event of its own, as for a handler on a poison topic.
+	ID string
 	// Attempt and Origin are those of the message being handled, as [AttemptOf]
 	// and [OriginOf] read them. They tell a copy of it from the message going on.
 	Attempt Attempt
@@ -62,7 +65,11 @@ const maxChildKey = maxPlainID
 //
 // Keys longer than 128 bytes are replaced by a digest.
 func Child(parent Handled, topic, eventName string, index int) string {
-	key := "child:" + Join(parent.Namespace, parent.Topic, parent.Handler, parent.Key, topic, eventName, strconv.Itoa(index))
+	id := parent.ID
+	if id == "" {
+		id = parent.Key
+	}
+	key := "child:" + Join(parent.Namespace, parent.Topic, parent.Handler, id, topic, eventName, strconv.Itoa(index))
 	if len(key) > maxChildKey {
 		return "child:sha256:" + digest(key)
 	}

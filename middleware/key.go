@@ -3,10 +3,12 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
 // keyOf finds the key of a consumed message: the one that it brings, else what the
@@ -48,13 +50,21 @@ func keyFault(err error, topic string, msg *message.Message) error {
 }
 
 // recordKey is the key that a message is recorded under: its event's. A message that a
-// PoisonQueue has moved away from another topic is on its way, to the Requeuer for one,
-// and whoever sends it on must see each poisoning of the event: there it is the idempotent
-// ID, with attempt and origin. Back on its own topic it is the event again.
+// PoisonQueue, or our subscriber as a dead letter, has moved away from another topic is on
+// its way, to the Requeuer for one, and whoever sends it on must see each such move of the
+// event: there it is the idempotent ID, with attempt and origin, and for a dead letter
+// with the group and the entry that it was. Back on its own topic it is the event again.
 func recordKey(topic, key string, msg *message.Message) string {
+	dead := msg.Metadata.Get(wire.FieldDeadOrigin)
+	stream := dead[:max(strings.LastIndexByte(dead, ' '), 0)] // an entry ID has no space
 	origin := eventkey.OriginOf(msg)
-	if !origin.Poisoned || origin.Topic == "" || topic == "" || origin.Topic == topic {
+	isDead := stream != "" && stream != topic
+	isPoisoned := origin.Poisoned && origin.Topic != "" && origin.Topic != topic
+	if topic == "" || !isDead && !isPoisoned {
 		return key
+	}
+	if isDead {
+		key = eventkey.Join(key, msg.Metadata.Get(wire.FieldDeadGroup), dead)
 	}
 	return eventkey.IdempotentID(key, eventkey.AttemptOf(msg), origin)
 }

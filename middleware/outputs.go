@@ -29,13 +29,12 @@ var poisonMarks = [...]string{poisonedReason, poisonedTopic, poisonedHandler, po
 // prepare makes of what a handler has returned, see apart, the messages that are returned
 // to the Router, and their records.
 func (r *run) prepare(ctx context.Context, produced []*message.Message, handled eventkey.Handled) (out []*message.Message, recorded [][]byte, err error) {
-	topic, parent := message.PublishTopicFromCtx(r.own), handled
-	parent.Key = r.key.Event
+	topic := message.PublishTopicFromCtx(r.own)
 	for i, m := range produced {
 		if m == nil {
 			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", r.key.Handler, i)
 		}
-		child := eventkey.Child(parent, topic, m.Metadata.Get(cqrsName), i)
+		child := eventkey.Child(handled, topic, m.Metadata.Get(cqrsName), i)
 		m.Metadata.Set(eventkey.MetadataChildKey, child)
 		if !inherit(m, handled) {
 			m.UUID = eventkey.StableUUID(child)

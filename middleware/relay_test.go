@@ -57,6 +57,32 @@ func TestRelaySeesEachPoisoning(t *testing.T) {
 	}
 }
 
+// A handler on the topic of dead letters sees each of them, and each once; replayed onto
+// its own topic it is the event again.
+func TestRelaySeesEachDeadLetter(t *testing.T) {
+	dead := func(group, origin string) *message.Message {
+		msg := rig.NewMessage("pay:1", "{}")
+		msg.Metadata.Set("_dead_group", group)
+		msg.Metadata.Set("_dead_origin", origin)
+		return msg
+	}
+	run := func(letters [][2]string) (runs int) {
+		r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
+		for _, l := range letters {
+			for range 2 {
+				r.WantAcked(dead(l[0], l[1]))
+			}
+		}
+		return runs
+	}
+	if n := run([][2]string{{"billing", "a topic 1-0"}, {"mail", "a topic 1-0"}, {"billing", "a topic 2-0"}}); n != 3 {
+		t.Errorf("%d runs for three dead letters", n)
+	}
+	if n := run([][2]string{{"billing", rig.TopicName + " 1-0"}, {"mail", rig.TopicName + " 2-0"}, {"", "no origin"}}); n != 2 {
+		t.Errorf("%d runs, want one for the event, and one for what says nothing useful", n)
+	}
+}
+
 // Back on its own topic it is the event that it was.
 func TestRequeuedEventIsTheSameEvent(t *testing.T) {
 	store, runs := rig.NewStore(t), 0

@@ -158,7 +158,7 @@ func (r *run) storeThere() {
 // execute runs the handler and records its success.
 func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, error) {
 	handled := eventkey.Handled{
-		Namespace: r.key.Namespace, Handler: r.key.Handler, Topic: r.key.Topic, Key: r.eventKey,
+		Namespace: r.key.Namespace, Handler: r.key.Handler, Topic: r.key.Topic, Key: r.eventKey, ID: r.key.Event,
 		Attempt: eventkey.AttemptOf(r.msg), Origin: eventkey.OriginOf(r.msg),
 	}
 	ctx := eventkey.WithHandled(claim.Context(), handled)

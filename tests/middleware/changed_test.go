@@ -125,7 +125,7 @@ func TestRequeuerIsWrappedToo(t *testing.T) {
 // each.
 func TestAlertForEachPoisoning(t *testing.T) {
 	client := testserver.Shared(t, testserver.Redis86).Client()
-	in, poison, alerts := testserver.Topic(t), testserver.Topic(t), testserver.Topic(t)
+	in, poison, alerts, calls := testserver.Topic(t), testserver.Topic(t), testserver.Topic(t), testserver.Topic(t)
 	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t)), newPublisher(t, client)
 	event := rig.NewMessage("pay:1", "{}")
 	publish := func() {
@@ -138,7 +138,9 @@ func TestAlertForEachPoisoning(t *testing.T) {
 		failing := r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client), once.Consumer(func(*message.Message) error { return errors.New("no funds") }))
 		failing.AddMiddleware(poisonQueue(t, pub, poison))
 		r.AddHandler("alert", poison, newSubscriber(t, client), alerts, pub.Shared(), once.Handler(func(msg *message.Message) ([]*message.Message, error) {
-			return []*message.Message{msg}, nil
+			call := rig.NewMessage("", "wake somebody") // by itself
+			call.SetContext(msg.Context())
+			return []*message.Message{msg}, pub.Publish(calls, call)
 		}))
 	})
 	for n := range 3 {
@@ -148,6 +150,7 @@ func TestAlertForEachPoisoning(t *testing.T) {
 			}
 			return nil
 		})
+		wantEntries(t, client, calls, n+1)
 		eventkey.NextAttempt(event)
 		publish()
 	}
