@@ -46,12 +46,12 @@ func (c *fakeConn) ExecContext(_ context.Context, text string, _ []driver.NamedV
 }
 
 func (c *fakeConn) QueryContext(context.Context, string, []driver.NamedValue) (driver.Rows, error) {
-	return &oneRow{values: []driver.Value{int64(1), int64(1), int64(1)}}, nil
+	return &oneRow{values: []driver.Value{int64(1), "name", int64(1), int64(1)}}, nil
 }
 
 type oneRow struct{ values []driver.Value }
 
-func (r *oneRow) Columns() []string { return make([]string, 3) }
+func (r *oneRow) Columns() []string { return make([]string, len(r.values)) }
 func (r *oneRow) Close() error      { return nil }
 func (r *oneRow) Next(into []driver.Value) error {
 	if r.values == nil {
