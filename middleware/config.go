@@ -52,6 +52,11 @@ type Config struct {
 	// PassWithoutKey lets messages without a key through to the handler, unprotected.
 	// Otherwise they are an error that matches eventkey.ErrNoKey.
 	PassWithoutKey bool
+	// PoisonTopics are the topics that Watermill's PoisonQueue moves messages to, where a
+	// handler of this Once reads one: a Requeuer's, or one that alerts. There each
+	// poisoning of an event is handled; elsewhere, and on a poison topic that is not named
+	// here, an event is handled once. Our subscriber's dead letters need not be named.
+	PoisonTopics []string
 
 	// Wait is how long a message waits on the spot for another process that is
 	// handling it; 0 means 200 ms, a negative value not to wait.

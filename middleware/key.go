@@ -3,11 +3,13 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/slot"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
@@ -49,22 +51,32 @@ func keyFault(err error, topic string, msg *message.Message) error {
 	return fmt.Errorf("key of message %s in topic %q: %w", msg.UUID, topic, err)
 }
 
-// recordKey is the key that a message is recorded under: its event's. A message that a
-// PoisonQueue, or our subscriber as a dead letter, has moved away from another topic is on
-// its way, to the Requeuer for one, and whoever sends it on must see each such move of the
-// event: there it is the idempotent ID, with attempt and origin, and for a dead letter
-// with the group and the entry that it was. Back on its own topic it is the event again.
-func recordKey(topic, key string, msg *message.Message) string {
+// recordKey is the key that a message is recorded under: its event's. On a topic of
+// dead letters, and on one of Config.PoisonTopics, the message is on its way, to the
+// Requeuer for one, and whoever sends it on must see each such move of the event: there it
+// is the idempotent ID, with attempt and origin, and for a dead letter with the group and
+// the entry that it was. The marks alone don't say so: they stay on the message when it is
+// back on its own topic, and on what is copied from it.
+func (o *Once) recordKey(topic, key string, msg *message.Message) string {
 	dead := msg.Metadata.Get(wire.FieldDeadOrigin)
 	stream := dead[:max(strings.LastIndexByte(dead, ' '), 0)] // an entry ID has no space
-	origin := eventkey.OriginOf(msg)
-	isDead := stream != "" && stream != topic
-	isPoisoned := origin.Poisoned && origin.Topic != "" && origin.Topic != topic
-	if topic == "" || !isDead && !isPoisoned {
+	switch {
+	case stream != "" && topic == slot.DeadLetter(stream):
+		key = eventkey.Join(key, msg.Metadata.Get(wire.FieldDeadGroup), dead)
+	case !slices.Contains(o.cfg.PoisonTopics, topic):
 		return key
 	}
-	if isDead {
-		key = eventkey.Join(key, msg.Metadata.Get(wire.FieldDeadGroup), dead)
+	return eventkey.IdempotentID(key, eventkey.AttemptOf(msg), eventkey.OriginOf(msg))
+}
+
+// suspectPoisonTopic says, once, that a message with the marks of a PoisonQueue was
+// skipped where that may be a poisoning nobody hears of.
+func (o *Once) suspectPoisonTopic(r *run) {
+	if at := eventkey.OriginOf(r.msg).Topic; at == "" || at == r.key.Topic || r.key.Event != r.eventKey {
+		return
 	}
-	return eventkey.IdempotentID(key, eventkey.AttemptOf(msg), origin)
+	o.poisonTopic.Do(func() {
+		o.logger.Error("A poisoned message is skipped, since its event was handled here before; if this is a poison topic, name it in Config.PoisonTopics, "+
+			"or each further poisoning of an event is lost", nil, r.fields())
+	})
 }

@@ -18,6 +18,8 @@ type Once struct {
 	logger watermill.LoggerAdapter
 	away   atomic.Bool // the store was out of reach the last time
 	settle settler
+
+	poisonTopic sync.Once // the log knows of a suspicion
 }
 
 // New makes one. It asks nothing of the store yet. A nil logger logs nothing.

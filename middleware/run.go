@@ -69,7 +69,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	case err != nil:
 		return nil, fmt.Errorf("middleware: handler %s: %w", r.key.Handler, err)
 	}
-	r.eventKey, r.key.Event = key, recordKey(r.key.Topic, key, r.msg)
+	r.eventKey, r.key.Event = key, r.once.recordKey(r.key.Topic, key, r.msg)
 	outer, _ := r.own.Value(scopeKey{}).(*scope)
 	for s := outer; s != nil; s = s.outer {
 		if s.key == r.key {
@@ -313,6 +313,7 @@ func (r *run) replay(claim dedupe.Claim) ([]*message.Message, error) {
 	ev := r.event()
 	ev.CommittedAt, ev.Outputs = claim.Info().CommittedAt, len(out)
 	r.once.tell(onSkipped, ev)
+	r.once.suspectPoisonTopic(r)
 	r.once.logger.Debug("Skipped: handled before", r.fields().Add(watermill.LogFields{"committed_at": ev.CommittedAt, "outputs": len(out)}))
 	r.published(claim, len(out))
 	return out, nil

@@ -205,6 +205,7 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 		return err
 	}
 	st.duration, st.maxSize = stream.IDMPDuration, stream.IDMPMaxSize
+	t.saw(stream.Last)
 	var cmds []redis.Cmder
 	if !exists {
 		// An empty stream without a dummy entry: a group made and destroyed.

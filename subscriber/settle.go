@@ -29,6 +29,16 @@ func askedDelay(md message.Metadata) (a ask) {
 	return a
 }
 
+// respelled is the same time in other words. Watermill writes whole seconds: what a second
+// wish within one says must not look as though nothing had been set since the hand-out.
+func respelled(until string) string {
+	t, err := time.Parse(time.RFC3339, until)
+	if err != nil {
+		return until
+	}
+	return t.Format("2006-01-02T15:04:05.000Z07:00")
+}
+
 // settled takes in what became of a delivery, and returns what that means. lost tells
 // that the entry is gone from the stream, so that it can't come again.
 func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *RedeliverEvent, lost bool) {
@@ -88,7 +98,7 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 		return ev, nil, false
 	}
 	if a.ok && (a.until != e.delayUntil || a.length != e.delayFor) {
-		e.delayUntil, e.delayFor = a.until, a.length
+		e.delayUntil, e.delayFor = respelled(a.until), a.length
 		return redeliver(a.after, true)
 	}
 	return redeliver(b.backoff(e.count), false)

@@ -42,7 +42,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
 	}
 	defer func() { _ = tx.Rollback() }() // nothing after a commit
 	if s.cfg.Dialect == Postgres {
-		number, _ := lockOf(s.cfg.Table, idOf(dedupe.Key{Namespace: "migrate"}))
+		number, _ := lockOf(idOf(dedupe.Key{Namespace: "migrate"})) // of all tables: one may have two names
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", number); err != nil {
 			return err
 		}

@@ -48,7 +48,7 @@ var dialects = map[Dialect]dialect{
 		schema: schemaPostgres,
 		now:    "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
 		insert: "INSERT INTO {table} (" + columns + ") SELECT ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, 0, 0 " +
-			"WHERE pg_try_advisory_xact_lock(?) ON CONFLICT (id) DO NOTHING",
+			"WHERE pg_try_advisory_xact_lock(?::bigint # ('{table}'::regclass::oid::bigint << 32)) ON CONFLICT (id) DO NOTHING",
 		numbered: true,
 	},
 	// The lock is the session's here, and given back after the transaction's end. A

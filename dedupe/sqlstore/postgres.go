@@ -37,7 +37,7 @@ func PostgresClaim(table string, k dedupe.Key, token string) (PostgresStatements
 		return PostgresStatements{}, err
 	}
 	p := PostgresStatements{text: cfg.statements(), id: idOf(k), token: []byte(token)}
-	number, _ := lockOf(cfg.Table, p.id)
+	number, _ := lockOf(p.id)
 	p.Insert = Statement{p.text.insert, []any{p.id, []byte(k.Namespace), []byte(k.Topic), []byte(k.Handler), []byte(k.Event), p.token, number}}
 	p.Find = Statement{p.text.find, []any{p.id, p.token}}
 	return p, nil

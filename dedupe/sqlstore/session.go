@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
@@ -34,18 +35,18 @@ func idOf(k dedupe.Key) []byte {
 	return sum[:]
 }
 
-// lockOf names a key of a table among the server's advisory locks, so that the stores of
-// two tables don't wait for each other: PostgreSQL's are numbers of the database, MySQL's
-// are names of at most 64 bytes of the whole server, see takeLock.
-func lockOf(table string, id []byte) (number int64, name string) {
-	sum := sha256.Sum256(append([]byte(table+"\x00"), id...))
-	return int64(binary.BigEndian.Uint64(sum[:])), "idem:" + hex.EncodeToString(sum[:20])
+// lockOf names a key among the server's advisory locks: PostgreSQL's are numbers, MySQL's
+// names. The table is put to it by the server, which knows the same one under two names,
+// so that stores of two tables don't wait for each other: see insert in dialect.go, and
+// takeLock.
+func lockOf(id []byte) (number int64, name string) {
+	return int64(binary.BigEndian.Uint64(id)), "idem:" + hex.EncodeToString(id[:20])
 }
 
-// takeLock takes a key's lock in MySQL, under a name that has the database in it as well,
-// and tells that name, since the handler may change to another database.
+// takeLock takes a key's lock in MySQL, under a name of at most 64 bytes for the whole
+// server, and tells that name, since the handler may change to another database.
 const takeLock = "SELECT GET_LOCK(l.name, 0), l.name, @@autocommit, CONNECTION_ID() " +
-	"FROM (SELECT CONCAT(?, LEFT(SHA2(COALESCE(DATABASE(), ''), 256), 16)) AS name) AS l"
+	"FROM (SELECT CONCAT(?, LEFT(SHA2(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?), 256), 16)) AS name) AS l"
 
 // begin opens a session. The transaction does not end with ctx: a handler that has done
 // its work while the process shuts down may still be recorded.
@@ -62,10 +63,14 @@ func (s *Store) begin(ctx context.Context, id []byte, wait time.Duration) (_ *se
 	}()
 	switch s.cfg.Dialect {
 	case MySQL:
-		_, name := lockOf(s.cfg.Table, id)
+		_, name := lockOf(id)
+		database, table, qualified := strings.Cut(s.cfg.Table, ".")
+		if !qualified {
+			database, table = "", s.cfg.Table
+		}
 		var got sql.NullInt64
 		var autocommit bool
-		err = conn.QueryRowContext(ctx, takeLock, name).Scan(&got, &sess.lock, &autocommit, &sess.id)
+		err = conn.QueryRowContext(ctx, takeLock, name, database, table).Scan(&got, &sess.lock, &autocommit, &sess.id)
 		if err != nil {
 			return nil, false, err
 		}

@@ -176,7 +176,7 @@ func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Op
 	}
 	args := []any{id, []byte(k.Namespace), []byte(k.Topic), []byte(k.Handler), []byte(k.Event), []byte(o.Token)}
 	if s.cfg.Dialect == Postgres {
-		number, _ := lockOf(s.cfg.Table, id)
+		number, _ := lockOf(id)
 		args = append(args, number)
 	}
 	res, err := sess.tx.ExecContext(ctx, s.text.insert, args...)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/rig"
+	"github.com/onceward/watermill-idempotent/middleware"
+	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -91,7 +93,7 @@ func TestRequeuerIsWrappedToo(t *testing.T) {
 	client, in, poison := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t), testserver.Topic(t)
 	publishEvents(t, client, in, "pay:1")
 	var runs, other atomic.Int64
-	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t)), newPublisher(t, client)
+	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t), poisonedTo(poison)), newPublisher(t, client)
 	start(t, func(r *message.Router) {
 		r.AddMiddleware(poisonQueue(t, pub, poison), once.Middleware)
 		r.AddConsumerHandler(rig.HandlerName, in, newSubscriber(t, client), func(*message.Message) error {
@@ -126,7 +128,7 @@ func TestRequeuerIsWrappedToo(t *testing.T) {
 func TestAlertForEachPoisoning(t *testing.T) {
 	client := testserver.Shared(t, testserver.Redis86).Client()
 	in, poison, alerts, calls := testserver.Topic(t), testserver.Topic(t), testserver.Topic(t), testserver.Topic(t)
-	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t)), newPublisher(t, client)
+	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t), poisonedTo(poison)), newPublisher(t, client)
 	event := rig.NewMessage("pay:1", "{}")
 	publish := func() {
 		if err := pub.Publish(in, event.Copy()); err != nil {
@@ -154,4 +156,74 @@ func TestAlertForEachPoisoning(t *testing.T) {
 		eventkey.NextAttempt(event)
 		publish()
 	}
+}
+
+// An event that was requeued goes on, by a handler that passes it through as it is: there
+// it is the event that was handled before, whatever marks it carries.
+func TestRequeuedEventDownstream(t *testing.T) {
+	client := testserver.Shared(t, testserver.Redis86).Client()
+	in, downstream, poison := testserver.Topic(t), testserver.Topic(t), testserver.Topic(t)
+	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t), poisonedTo(poison)), newPublisher(t, client)
+	publishEvents(t, client, in, "pay:1")
+	var charges, ships atomic.Int64
+	start(t, func(r *message.Router) {
+		charge := r.AddConsumerHandler("charge", in, newSubscriber(t, client), once.Consumer(func(*message.Message) error {
+			if charges.Add(1) == 1 {
+				return errors.New("no funds")
+			}
+			return nil
+		}))
+		charge.AddMiddleware(poisonQueue(t, pub, poison))
+		r.AddHandler("route", in, newSubscriber(t, client, inGroup("route")), downstream, pub.Shared(), message.PassthroughHandler)
+		r.AddConsumerHandler("ship", downstream, newSubscriber(t, client), once.Consumer(func(*message.Message) error { ships.Add(1); return nil }))
+		if _, err := requeuer.NewRequeuer(requeuer.Config{
+			Subscriber: newSubscriber(t, client), SubscribeTopic: poison, Publisher: pub.Shared(), Router: r,
+			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return in, nil },
+		}, nil); err != nil {
+			t.Fatal(err)
+		}
+	})
+	testserver.Eventually(t, settleTime, func() error {
+		if charges.Load() != 2 || entries(t, client, downstream) != 2 {
+			return errors.New("not requeued yet")
+		}
+		return errors.Join(isSettled(client, in), isSettled(client, downstream))
+	})
+	if ships.Load() != 1 {
+		t.Errorf("handled %d times downstream", ships.Load())
+	}
+}
+
+// A handler on the topic of our dead letters sees each, of two groups and of each replay.
+func TestAlertForEachDeadLetter(t *testing.T) {
+	client, in := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
+	once, pub := rig.NewOnce(t, newRedisStore(t, client), inNamespace(t)), newPublisher(t, client)
+	var alerts atomic.Int64
+	start(t, func(r *message.Router) {
+		for _, group := range []string{"billing", "mail"} {
+			r.AddConsumerHandler(group, in, newSubscriber(t, client, inGroup(group)), once.Consumer(func(msg *message.Message) error {
+				d, _ := subscriber.DeliveryOf(msg)
+				d.Reject("no funds", nil)
+				return nil
+			}))
+		}
+		r.AddConsumerHandler("alert", subscriber.DeadLetterTopic(in), newSubscriber(t, client), once.Consumer(func(*message.Message) error { alerts.Add(1); return nil }))
+	})
+	event := rig.NewMessage("pay:1", "{}")
+	for n := range 2 {
+		if err := pub.Publish(in, event.Copy()); err != nil {
+			t.Fatal(err)
+		}
+		testserver.Eventually(t, settleTime, func() error {
+			if got := alerts.Load(); got != int64(2*n+2) {
+				return fmt.Errorf("%d alerts, want %d", got, 2*n+2)
+			}
+			return isSettled(client, subscriber.DeadLetterTopic(in))
+		})
+		eventkey.NextAttempt(event)
+	}
+}
+
+func poisonedTo(topic string) rig.Change {
+	return func(c *middleware.Config) { c.PoisonTopics = []string{topic} }
 }

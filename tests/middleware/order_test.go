@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
 // documented is the chain of docs/handling.md, the outermost first.
@@ -152,6 +154,49 @@ func TestWrongOrders(t *testing.T) {
 		r.WantAcked(rig.NewMessage("pay:1", "{}"))
 		r.WantAcked(rig.NewMessage("pay:1", "{}"))
 		if runs != 3 {
+			t.Errorf("%d runs", runs)
+		}
+	})
+
+	t.Run("outside Retry, publishing by itself", func(t *testing.T) {
+		// The tries share one run, and what one of them has published has the child key.
+		pub := newPublisher(t, testserver.Shared(t, testserver.Redis86).Client())
+		topic, tries := testserver.Topic(t), 0
+		r := rig.New(t, func(msg *message.Message) ([]*message.Message, error) {
+			out := rig.NewMessage("", "paid")
+			out.SetContext(msg.Context())
+			if err := pub.Publish(topic, out); err != nil {
+				return nil, err
+			}
+			if tries++; tries < 3 {
+				return nil, errors.New("after the publish")
+			}
+			return nil, nil
+		}, rig.NewOnce(t, rig.NewStore(t)).Middleware, wmiddleware.Retry{MaxRetries: 5, InitialInterval: time.Millisecond}.Middleware)
+		for n := 1; n <= 3; n++ {
+			if n < 3 {
+				r.WantNacked(rig.NewMessage("pay:1", "{}"))
+			} else {
+				r.WantAcked(rig.NewMessage("pay:1", "{}"))
+			}
+			if tries != n || n < 3 && !errors.Is(r.Err, eventkey.ErrNoKey) {
+				t.Errorf("delivery %d: %d tries got past the publish, error %v", n, tries, r.Err)
+			}
+		}
+	})
+
+	t.Run("on a poison topic that is not named", func(t *testing.T) {
+		// The second poisoning is taken for the event that was seen before.
+		runs := 0
+		r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }))
+		for round := range 2 {
+			msg := rig.NewMessage("pay:1", "{}")
+			msg.Metadata.Set("reason_poisoned", "no funds")
+			msg.Metadata.Set("topic_poisoned", "elsewhere")
+			msg.Metadata.Set("_watermill_requeuer_retries", fmt.Sprint(round))
+			r.WantAcked(msg)
+		}
+		if runs != 1 {
 			t.Errorf("%d runs", runs)
 		}
 	})

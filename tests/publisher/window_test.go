@@ -557,6 +557,20 @@ func TestTrimming(t *testing.T) {
 			t.Errorf("%d entries after trimming by age", n)
 		}
 
+		// A process that publishes once and ends.
+		topic += "-once"
+		for i := range 500 {
+			if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("%s-%d", old, i+1), Values: []string{"a", "b"}}).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range 2 {
+			mustPublish(t, newPublisher(t, client, mode(m), func(c *publisher.Config) { c.MaxAge = time.Hour }), topic, payment(i))
+		}
+		if n := entries(t, client, topic); n < 2 || n > 110 {
+			t.Errorf("%d entries after trimming by age in two short lives", n)
+		}
+
 		topic += "-length"
 		q := newPublisher(t, client, mode(m), func(c *publisher.Config) {
 			c.DefaultMaxlen, c.Maxlens = 100, map[string]int64{"other": 5}

@@ -163,30 +163,40 @@ func TestSwallowedErrorThatIsNotFound(t *testing.T) {
 }
 
 // Stores of two tables of a database, and of two databases of a server, don't keep each
-// other from a key.
+// other from a key. One table under two names is one.
 func TestStoresBesideEachOther(t *testing.T) {
 	for _, tt := range []struct {
 		dialect sqlstore.Dialect
 		fresh   func(testing.TB) *testdb.Database
-	}{{sqlstore.Postgres, testdb.Postgres}, {sqlstore.MySQL, testdb.MariaDB}} {
+		schema  string // says the name of what the default is in
+	}{{sqlstore.Postgres, testdb.Postgres, "SELECT current_schema()"}, {sqlstore.MySQL, testdb.MariaDB, "SELECT database()"}} {
 		t.Run(string(tt.dialect), func(t *testing.T) {
 			one, two := tt.fresh(t).Open(t), tt.fresh(t).Open(t)
-			var stores []*sqlstore.Store
-			for _, cfg := range []sqlstore.Config{{DB: one}, {DB: one, Table: "other_events"}, {DB: two}} {
-				cfg.Dialect = tt.dialect
-				s, err := sqlstore.New(cfg)
+			open := func(db *sql.DB, table string) *sqlstore.Store {
+				s, err := sqlstore.New(sqlstore.Config{DB: db, Table: table, Dialect: tt.dialect})
 				if err != nil {
 					t.Fatal(err)
 				}
 				t.Cleanup(func() { _ = s.Close() })
+				return s
+			}
+			for _, s := range []*sqlstore.Store{open(one, ""), open(one, "other_events"), open(two, "")} {
 				if err := s.Migrate(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				stores = append(stores, s)
-			}
-			for _, s := range stores { // the next one must get it meanwhile
-				held := mustClaim(t, s, key("a"))
+				held := mustClaim(t, s, key("a")) // the next one must get it meanwhile
 				defer func() { _ = held.Rollback(context.WithoutCancel(t.Context())) }()
+			}
+			var schema string
+			if err := one.QueryRowContext(t.Context(), tt.schema).Scan(&schema); err != nil {
+				t.Fatal(err)
+			}
+			o := options()
+			o.Wait = 0
+			begin := time.Now()
+			c, err := open(one, schema+"."+sqlstore.DefaultTable).Claim(t.Context(), key("a"), o)
+			if err != nil || c.State() != dedupe.InProgress || time.Since(begin) > time.Second {
+				t.Errorf("the same table under its full name: %v, %v after %v", c, err, time.Since(begin))
 			}
 		})
 	}

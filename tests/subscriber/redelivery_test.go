@@ -228,6 +228,33 @@ func TestContextAndMetadataOnRedelivery(t *testing.T) {
 	receive(t, messages).Ack()
 }
 
+// DelayOnError says until when in whole seconds, so two wishes within one look alike; each
+// counts, and a nack without one has none.
+func TestDelayOnErrorWithinASecond(t *testing.T) {
+	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
+	publish(t, client, topic, "m")
+	var redelivered observe.Events[subscriber.RedeliverEvent]
+	messages, cancel := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+		c.Hooks = []subscriber.Hooks{{OnRedeliver: redelivered.Add}}
+	}), topic)
+	defer cancel()
+	const interval, wishes = 30 * time.Millisecond, 8
+	backOff := middleware.DelayOnError{InitialInterval: interval, MaxInterval: interval, Multiplier: 1}
+	fail := backOff.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errors.New("fails") })
+	for range wishes {
+		msg := receive(t, messages)
+		_, _ = fail(msg)
+		msg.Nack()
+	}
+	receive(t, messages).Nack()
+	receive(t, messages).Ack()
+	for i, ev := range redelivered.All() {
+		if wish := i < wishes; ev.Delayed != wish || wish && ev.After != interval {
+			t.Errorf("redelivery %d: %+v", i, ev)
+		}
+	}
+}
+
 // Redelivery by Delay does not count, however the message is settled.
 func TestDelayDoesNotCount(t *testing.T) {
 	t.Parallel()
