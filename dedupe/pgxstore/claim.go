@@ -61,7 +61,7 @@ func isLost(ctx context.Context, tx pgx.Tx, err error) bool {
 	if errors.As(err, &answer) {
 		return !sqlstore.IsFault(err)
 	}
-	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || sqlstore.WasClosed(err) {
+	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
@@ -120,13 +120,11 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	}
 	defer c.end(ctx, nil)
 	record := c.text.Commit(c.options.Retention, c.options.Fingerprint, outputs)
-	wasClosed := c.tx.Conn().IsClosed()
 	tag, err := c.tx.Exec(ctx, record.Text, record.Args...)
 	if err != nil || tag.RowsAffected() != 1 {
 		// Nothing can have been committed. On a session that stands it is the fault of
-		// the handler, which may also have left its rows open; and so it is where the
-		// session was closed before, by a statement whose error was swallowed.
-		if err == nil || sqlstore.IsFault(err) || ctx.Err() == nil && (wasClosed || !c.tx.Conn().IsClosed()) {
+		// the handler, which may also have left its rows open.
+		if err == nil || sqlstore.IsFault(err) || ctx.Err() == nil && !c.tx.Conn().IsClosed() {
 			err = errors.Join(dedupe.ErrAborted, err)
 		}
 		return fmt.Errorf("pgxstore: commit %s: %w", c.key, err)

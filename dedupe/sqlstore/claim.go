@@ -94,7 +94,7 @@ func (c *claim) notRecorded(ctx context.Context, recorded []byte, err error) err
 		return err
 	// An error without an answer, on a session that stands: the driver could not send
 	// the statement, since the handler has left its rows open.
-	case ended || ctx.Err() == nil && (IsFault(err) || WasClosed(err) || k == unanswered && stood):
+	case ended || ctx.Err() == nil && (IsFault(err) || k == unanswered && stood):
 		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
 	}
 	return err

@@ -88,26 +88,16 @@ func isLost(ctx context.Context, tx *sql.Tx, err error) bool {
 	return look != nil && !IsFault(look) && !errors.Is(look, sql.ErrTxDone)
 }
 
-// WasClosed tells that a statement was not sent, since the connection had been closed
-// before: an earlier statement of the handler's has failed, by a time-out of its own as a
-// rule, and its error was swallowed.
-func WasClosed(err error) bool {
-	return errors.Is(err, driver.ErrBadConn) || strings.Contains(err.Error(), "conn closed") // as pgx says
-}
-
 // isOfTheLink tells that an error is one that drivers give when a connection fails.
 func isOfTheLink(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false // net.Error as well, but of the handler's own
 	}
-	if WasClosed(err) {
-		return false
-	}
-	for _, target := range []error{sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
+	for _, target := range []error{driver.ErrBadConn, sql.ErrConnDone, io.EOF, io.ErrUnexpectedEOF, net.ErrClosed} {
 		if errors.Is(err, target) {
 			return true
 		}
 	}
 	var network net.Error
-	return errors.As(err, &network) || strings.Contains(err.Error(), "invalid connection")
+	return errors.As(err, &network) || strings.Contains(err.Error(), "invalid connection") || strings.Contains(err.Error(), "conn closed")
 }

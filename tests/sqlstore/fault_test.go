@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -70,41 +69,6 @@ func TestStatementThatTookTooLong(t *testing.T) {
 			})
 			if err == nil || errors.Is(err, dedupe.ErrRetryLater) {
 				t.Errorf("error %v, want one that counts", err)
-			}
-			_ = c.Rollback(t.Context())
-		})
-	}
-}
-
-// A statement that ends with a context of the handler's own can take the connection along.
-// A handler that swallows that has failed: else it would run again for ever, uncounted,
-// while the log speaks of an outage.
-func TestOwnTimeoutSwallowed(t *testing.T) {
-	for kind, text := range map[sqlstore.Dialect]string{sqlstore.Postgres: "SELECT pg_sleep(5)", sqlstore.MySQL: "SELECT SLEEP(5)"} {
-		t.Run(string(kind), func(t *testing.T) {
-			store := newStore(t, newDatabase(t, kind).open(t), kind)
-			bestEffort := func(ctx context.Context, tx *sql.Tx) {
-				short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-				defer cancel()
-				if _, err := tx.ExecContext(short, text); err == nil {
-					t.Error("no error to swallow")
-				}
-			}
-			c := mustClaim(t, store, key("1"))
-			if err := inTx(c, func(ctx context.Context, tx *sql.Tx) error { bestEffort(ctx, tx); return nil }); err != nil {
-				t.Fatal(err)
-			}
-			if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrAborted) {
-				t.Errorf("commit: %v, want ErrAborted", err)
-			}
-			c = mustClaim(t, store, key("2"))
-			err := inTx(c, func(ctx context.Context, tx *sql.Tx) error {
-				bestEffort(ctx, tx)
-				_, err := tx.ExecContext(ctx, "SELECT 1")
-				return err
-			})
-			if err == nil || errors.Is(err, dedupe.ErrRetryLater) {
-				t.Errorf("the next statement: %v, want an error that counts", err)
 			}
 			_ = c.Rollback(t.Context())
 		})
