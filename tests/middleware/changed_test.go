@@ -103,12 +103,7 @@ func TestRequeuerIsWrappedToo(t *testing.T) {
 			return nil
 		})
 		r.AddConsumerHandler("other", in, newSubscriber(t, client, inGroup("other")), func(*message.Message) error { other.Add(1); return nil })
-		if _, err := requeuer.NewRequeuer(requeuer.Config{
-			Subscriber: newSubscriber(t, client), SubscribeTopic: poison, Publisher: pub.Shared(), Router: r,
-			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return in, nil },
-		}, nil); err != nil {
-			t.Fatal(err)
-		}
+		requeue(t, r, newSubscriber(t, client), poison, pub.Shared(), in)
 	})
 	testserver.Eventually(t, settleTime, func() error {
 		if n := runs.Load(); n < 4 {
@@ -176,12 +171,7 @@ func TestRequeuedEventDownstream(t *testing.T) {
 		charge.AddMiddleware(poisonQueue(t, pub, poison))
 		r.AddHandler("route", in, newSubscriber(t, client, inGroup("route")), downstream, pub.Shared(), message.PassthroughHandler)
 		r.AddConsumerHandler("ship", downstream, newSubscriber(t, client), once.Consumer(func(*message.Message) error { ships.Add(1); return nil }))
-		if _, err := requeuer.NewRequeuer(requeuer.Config{
-			Subscriber: newSubscriber(t, client), SubscribeTopic: poison, Publisher: pub.Shared(), Router: r,
-			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return in, nil },
-		}, nil); err != nil {
-			t.Fatal(err)
-		}
+		requeue(t, r, newSubscriber(t, client), poison, pub.Shared(), in)
 	})
 	testserver.Eventually(t, settleTime, func() error {
 		if charges.Load() != 2 || entries(t, client, downstream) != 2 {
@@ -226,4 +216,15 @@ func TestAlertForEachDeadLetter(t *testing.T) {
 
 func poisonedTo(topic string) rig.Change {
 	return func(c *middleware.Config) { c.PoisonTopics = []string{topic} }
+}
+
+// requeue adds Watermill's Requeuer to a Router.
+func requeue(t testing.TB, r *message.Router, sub message.Subscriber, from string, pub message.Publisher, to string) {
+	t.Helper()
+	if _, err := requeuer.NewRequeuer(requeuer.Config{
+		Subscriber: sub, SubscribeTopic: from, Publisher: pub, Router: r,
+		GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return to, nil },
+	}, nil); err != nil {
+		t.Fatal(err)
+	}
 }
