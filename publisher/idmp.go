@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -45,6 +46,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		adds[i].SetFirstKeyPos(1)
 		cmds = append(cmds, &adds[i])
 	}
+	asked := time.Now()
 	confirmed, err := t.transact(cmds)
 	info, baseErr := baseline.Info()
 	if baseErr != nil {
@@ -64,7 +66,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		markLost(items, nil, err)
 		return nil, t.olderServer(st, err)
 	}
-	t.observe(st, info)
+	t.observe(st, info, asked)
 
 	last := info.Last
 	outcomes := make([]outcome, len(items))

@@ -22,7 +22,9 @@ const (
 // overflow notices that the server forgets ids too early. Of the ids that it ever
 // added, those that it no longer tracks were forgotten; those added before the
 // window's start had a right to be. If more were forgotten, a producer ID was full.
-// It errs on the quiet side: what came before the first look counts as expired.
+// It errs on the quiet side: what came before the first look counts as expired, and
+// since the server counted at some time between our asking and its answer, which may
+// be late, an id counts as old as it can be.
 type overflow struct {
 	mu      sync.Mutex
 	samples []sample // oldest first, at least Duration/overflowSamples apart
@@ -30,27 +32,28 @@ type overflow struct {
 }
 
 type sample struct {
-	at    time.Time
+	asked time.Time // the server counted then or later
 	added int64
 }
 
-// evicted returns how many ids are known to have been forgotten too early.
-func (o *overflow) evicted(now time.Time, window time.Duration, info server.StreamInfo) int64 {
+// evicted returns how many ids are known to have been forgotten too early, by what
+// the server, asked at the one time, had answered by the other.
+func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info server.StreamInfo) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n := len(o.samples); n > 0 && info.IIDsAdded < o.samples[n-1].added {
 		o.samples = nil // the stream was made anew, or its map cleared
 	}
-	if n := len(o.samples); n == 0 || now.Sub(o.samples[n-1].at) >= window/overflowSamples {
-		o.samples = append(o.samples, sample{now, info.IIDsAdded})
+	if n := len(o.samples); n == 0 || asked.Sub(o.samples[n-1].asked) >= window/overflowSamples {
+		o.samples = append(o.samples, sample{asked, info.IIDsAdded})
 	}
 	// Keep one sample from inside the window in front: what was added up to it may
 	// have expired.
-	for len(o.samples) > 1 && now.Sub(o.samples[0].at) >= window && now.Sub(o.samples[1].at) >= window {
+	for len(o.samples) > 1 && answered.Sub(o.samples[0].asked) >= window && answered.Sub(o.samples[1].asked) >= window {
 		o.samples = o.samples[1:]
 	}
 	mayHaveExpired := o.samples[0].added
-	if len(o.samples) > 1 && now.Sub(o.samples[0].at) >= window {
+	if len(o.samples) > 1 && answered.Sub(o.samples[0].asked) >= window {
 		mayHaveExpired = o.samples[1].added
 	}
 	return info.IIDsAdded - info.IIDsTracked - mayHaveExpired
@@ -67,8 +70,9 @@ func (o *overflow) tell(now time.Time) bool {
 	return true
 }
 
-// observe looks at the stream's counters as they were before a batch.
-func (t *topic) observe(st *state, info server.StreamInfo) {
+// observe looks at the stream's counters as they were before a batch that was sent at
+// the time asked.
+func (t *topic) observe(st *state, info server.StreamInfo, asked time.Time) {
 	if info.IDMPDuration != st.duration || info.IDMPMaxSize != st.maxSize {
 		// Somebody has made the stream anew or changed its settings. Set up again, to
 		// learn what is in force and to say so.
@@ -76,7 +80,7 @@ func (t *topic) observe(st *state, info server.StreamInfo) {
 		return
 	}
 	now := time.Now()
-	evicted := t.overflow.evicted(now, st.window.Duration, info)
+	evicted := t.overflow.evicted(asked, now, st.window.Duration, info)
 	if evicted <= 0 || !t.overflow.tell(now) {
 		return
 	}

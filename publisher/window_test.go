@@ -71,23 +71,25 @@ func TestOverflow(t *testing.T) {
 	const window = time.Minute
 	start := time.Unix(1_000_000, 0)
 	var o overflow
-	look := func(at time.Duration, added, tracked int64) int64 {
-		return o.evicted(start.Add(at), window, server.StreamInfo{IIDsAdded: added, IIDsTracked: tracked})
+	look := func(asked, answered time.Duration, added, tracked int64) int64 {
+		return o.evicted(start.Add(asked), start.Add(answered), window, server.StreamInfo{IIDsAdded: added, IIDsTracked: tracked})
 	}
 	for _, step := range []struct {
-		at             time.Duration
+		at, late       time.Duration
 		added, tracked int64
 		want           bool
 		why            string
 	}{
-		{0, 5000, 5000, false, "what was there before may expire at any time"},
-		{10 * time.Second, 9000, 4000, false, "5,000 are gone, all of which may be old"},
-		{20 * time.Second, 16_000, 10_000, true, "6,000 are gone, 5,000 of which were old"},
-		{75 * time.Second, 16_000, 1000, false, "all of those added up to the first look in the window may have expired"},
-		{76 * time.Second, 27_000, 10_000, true, "17,000 are gone, of which 16,000 had the right"},
-		{90 * time.Second, 100, 100, false, "the stream was made anew"},
+		{0, 0, 5000, 5000, false, "what was there before may expire at any time"},
+		{10 * time.Second, 0, 9000, 4000, false, "5,000 are gone, all of which may be old"},
+		{20 * time.Second, 0, 16_000, 10_000, true, "6,000 are gone, 5,000 of which were old"},
+		{75 * time.Second, 0, 16_000, 1000, false, "all of those added up to the first look in the window may have expired"},
+		{76 * time.Second, 0, 27_000, 10_000, true, "17,000 are gone, of which 16,000 had the right"},
+		{90 * time.Second, 0, 100, 100, false, "the stream was made anew"},
+		{95 * time.Second, 30 * time.Second, 100, 100, false, "all are there; 1,000 are added at once, and the reply is late"},
+		{150 * time.Second, 6 * time.Second, 1100, 100, false, "1,000 are gone, which may be older than a minute"},
 	} {
-		if got := look(step.at, step.added, step.tracked); (got > 0) != step.want {
+		if got := look(step.at, step.at+step.late, step.added, step.tracked); (got > 0) != step.want {
 			t.Errorf("after %v: %d evicted, but %s", step.at, got, step.why)
 		}
 	}
