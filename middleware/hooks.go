@@ -1,11 +1,9 @@
 package middleware
 
 import (
-	"fmt"
-	"runtime/debug"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
+	"github.com/onceward/watermill-idempotent/internal/hook"
 )
 
 // Hooks are told what happens, for metrics and alerts. Every field may be nil. They are
@@ -55,24 +53,7 @@ type Event struct {
 }
 
 func (o *Once) tell(pick func(Hooks) func(Event), ev Event) {
-	for _, h := range o.cfg.Hooks {
-		if f := pick(h); f != nil {
-			o.call(f, ev)
-		}
-	}
-}
-
-// call calls a hook. Were a panic to go on, a handler whose success is recorded would
-// seem to have failed, and what it has returned would not be published.
-func (o *Once) call(hook func(Event), ev Event) {
-	defer func() {
-		if p := recover(); p != nil {
-			o.logger.Error("A hook panicked", fmt.Errorf("%v", p), watermill.LogFields{
-				"topic": ev.Topic, "handler": ev.Handler, "key": ev.Key, "message_uuid": ev.MessageUUID, "stack": string(debug.Stack()),
-			})
-		}
-	}()
-	hook(ev)
+	hook.Call(o.logger, o.cfg.Hooks, pick, ev)
 }
 
 func onHandled(h Hooks) func(Event)   { return h.OnHandled }

@@ -1,11 +1,6 @@
 package publisher
 
-import (
-	"fmt"
-	"runtime/debug"
-
-	"github.com/ThreeDotsLabs/watermill"
-)
+import "github.com/onceward/watermill-idempotent/internal/hook"
 
 // Hooks are told what happens, for metrics and alerts. Every field may be nil.
 // They are called from the goroutines that publish, several at once, and must not
@@ -79,39 +74,22 @@ type RetryEvent struct {
 	Err      error
 }
 
-// tell calls one hook of each set, where it is there. One that panics must take neither
-// the batch along, nor the process where nobody would recover.
-func tell[E any](e *engine, which func(Hooks) func(E), event E) {
-	for _, h := range e.cfg.Hooks {
-		if hook := which(h); hook != nil {
-			func() {
-				defer func() {
-					if p := recover(); p != nil {
-						e.logger.Error("A hook panicked", fmt.Errorf("%T: %v", hook, p), watermill.LogFields{"stack": string(debug.Stack())})
-					}
-				}()
-				hook(event)
-			}()
-		}
-	}
-}
-
 func (e *engine) onPublish(r Receipt) {
-	tell(e, func(h Hooks) func(Receipt) { return h.OnPublish }, r)
+	hook.Call(e.logger, e.cfg.Hooks, func(h Hooks) func(Receipt) { return h.OnPublish }, r)
 }
 
 func (e *engine) onChildDiffers(r Receipt) {
-	tell(e, func(h Hooks) func(Receipt) { return h.OnChildDiffers }, r)
+	hook.Call(e.logger, e.cfg.Hooks, func(h Hooks) func(Receipt) { return h.OnChildDiffers }, r)
 }
 
 func (e *engine) onWindow(ev WindowEvent) {
-	tell(e, func(h Hooks) func(WindowEvent) { return h.OnWindow }, ev)
+	hook.Call(e.logger, e.cfg.Hooks, func(h Hooks) func(WindowEvent) { return h.OnWindow }, ev)
 }
 
 func (e *engine) onLayout(ev LayoutEvent) {
-	tell(e, func(h Hooks) func(LayoutEvent) { return h.OnLayout }, ev)
+	hook.Call(e.logger, e.cfg.Hooks, func(h Hooks) func(LayoutEvent) { return h.OnLayout }, ev)
 }
 
 func (e *engine) onRetry(ev RetryEvent) {
-	tell(e, func(h Hooks) func(RetryEvent) { return h.OnRetry }, ev)
+	hook.Call(e.logger, e.cfg.Hooks, func(h Hooks) func(RetryEvent) { return h.OnRetry }, ev)
 }

@@ -1,12 +1,6 @@
 package subscriber
 
-import (
-	"fmt"
-	"runtime/debug"
-	"time"
-
-	"github.com/ThreeDotsLabs/watermill"
-)
+import "time"
 
 // Hooks are told what happens, for metrics and alerts. Every field may be nil. They
 // are called from the goroutines that read and settle, several at once, and must not
@@ -145,24 +139,4 @@ type OutageEvent struct {
 	Err error
 	// For is how long it has lasted.
 	For time.Duration
-}
-
-// each tells the hooks.
-func each[E any](s *subscription, pick func(Hooks) func(E), event E) {
-	for _, h := range s.cfg.Hooks {
-		if f := pick(h); f != nil {
-			call(s, f, event)
-		}
-	}
-}
-
-// call calls a hook. A panic would end the process: hooks are called from our goroutines.
-func call[E any](s *subscription, hook func(E), event E) {
-	defer func() {
-		if p := recover(); p != nil {
-			s.logger.Error("A hook panicked", fmt.Errorf("%v", p), s.fields(watermill.LogFields{
-				"event": fmt.Sprintf("%T", event), "stack": string(debug.Stack())}))
-		}
-	}()
-	hook(event)
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/onceward/watermill-idempotent/internal/hook"
 )
 
 // keep renews what the book holds, until nothing can be in flight any more. Until the
@@ -183,7 +185,7 @@ func (s *subscription) ownershipLost(events []OwnershipEvent) {
 		} else if ev.InFlight {
 			inFlight++
 		}
-		each(s, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
+		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
 	}
 	if inFlight+refused > 0 {
 		s.logger.Error("Ownership of entries is lost that were being handled", nil,

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/onceward/watermill-idempotent/internal/hook"
 )
 
 // logEvery is how often an outage that goes on is logged.
@@ -114,6 +116,6 @@ func (s *subscription) reportOutage(err error, since time.Duration) {
 	} else {
 		s.logger.Info("The server answers again", s.fields(watermill.LogFields{"after": since.String()}))
 	}
-	each(s, func(h Hooks) func(OutageEvent) { return h.OnOutage },
+	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(OutageEvent) { return h.OnOutage },
 		OutageEvent{Topic: s.topic, Group: s.cfg.Group, Err: err, For: since})
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/onceward/watermill-idempotent/internal/hook"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -125,7 +126,7 @@ func (s *subscription) adoptTaken(ctx context.Context, back, dead, gone any, sen
 		return 0, nil
 	}
 	s.logger.Info("Took over pending entries", s.fields(watermill.LogFields{"handed_back": len(returned), "of_dead_consumers": len(left)}))
-	each(s, func(h Hooks) func(TakeoverEvent) { return h.OnTakeover },
+	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(TakeoverEvent) { return h.OnTakeover },
 		TakeoverEvent{Topic: s.topic, Group: s.cfg.Group, HandedBack: len(returned), Dead: len(left)})
 	if err := s.adopt(ctx, returned, false, sent); err != nil {
 		return 0, err

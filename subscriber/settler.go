@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/onceward/watermill-idempotent/internal/hook"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/slot"
 	"github.com/onceward/watermill-idempotent/internal/wire"
@@ -296,7 +297,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 	fields := watermill.LogFields{fieldEntry: e.name, fieldReason: e.reason, fieldCount: e.count}
 	if s.cfg.FanOut {
 		s.logger.Error("Entry is dropped: with FanOut nobody owns its dead letter", e.failure, s.fields(fields))
-		each(s, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
+		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 		s.book.confirm([]*entry{e})
 		return nil
 	}
@@ -336,7 +337,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 			ev.DeadLetterID = out[1]
 		}
 		s.logger.Error("Entry became a dead letter", e.failure, s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
-		each(s, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
+		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 	}
 	s.book.confirm([]*entry{e})
 	return nil

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/internal/hook"
 )
 
 // slot hands out one message at a time and waits until it is settled. There are up to
@@ -120,9 +121,9 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 	settled, redeliver, lost := s.book.settled(e, acked, a)
 	cancel(ErrSettled)
 	if len(s.cfg.Hooks) > 0 {
-		each(s, func(h Hooks) func(SettleEvent) { return h.OnSettle }, settled)
+		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(SettleEvent) { return h.OnSettle }, settled)
 		if redeliver != nil {
-			each(s, func(h Hooks) func(RedeliverEvent) { return h.OnRedeliver }, *redeliver)
+			hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(RedeliverEvent) { return h.OnRedeliver }, *redeliver)
 		}
 	}
 	s.ifLost(lost, e)
@@ -264,6 +265,6 @@ func (s *subscription) ifLost(lost bool, e *entry) {
 func (s *subscription) lost(reason LostReason, ids []string, entries int64) {
 	s.logger.Error("Entries are gone from the stream that were not handled", nil,
 		s.fields(watermill.LogFields{fieldReason: reason.String(), fieldEntries: entries}))
-	each(s, func(h Hooks) func(LostEvent) { return h.OnLost },
+	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
 		LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: reason, Entries: entries, EntryIDs: ids})
 }
