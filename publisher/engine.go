@@ -28,6 +28,8 @@ type engine struct {
 	ctx  context.Context //nolint:containedctx // the lifetime of the engine's goroutines, not of a call
 	stop context.CancelFunc
 
+	start time.Time
+
 	away atomic.Bool   // the log knows of an outage
 	gone chan struct{} // closed when Close returns without having waited for all
 
@@ -41,7 +43,7 @@ func newEngine(cfg Config, logger watermill.LoggerAdapter) *engine {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	e := &engine{cfg: cfg, client: cfg.Client, logger: logger, topics: make(map[string]*topic), gone: make(chan struct{})}
+	e := &engine{cfg: cfg, client: cfg.Client, logger: logger, topics: make(map[string]*topic), start: time.Now(), gone: make(chan struct{})}
 	e.bounded = hasTimeouts(cfg.Client)
 	e.ctx, e.stop = context.WithCancel(context.Background())
 	return e

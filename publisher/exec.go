@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -136,6 +137,17 @@ func (t *topic) saw(id server.ID) {
 		if t.newest.CompareAndSwap(known, id.MS) {
 			return
 		}
+	}
+}
+
+// added is the outcome of an item that this try has added.
+func (t *topic) added(st *state, it *item, o *outcome, id server.ID) {
+	t.saw(id)
+	o.known, o.verdict = true, Added
+	// It was sent in time, but on its way it may have waited until the server had
+	// forgotten the first try.
+	if it.lost && time.Since(it.sent1) > st.window.Duration {
+		o.err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, errAddedLate)
 	}
 }
 

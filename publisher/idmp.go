@@ -86,13 +86,12 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		o.entryID = add.Val()
 		if id.After(last) {
 			last = id
-			o.known, o.verdict = true, Added
+			t.added(st, items[i], o, id)
 			continue
 		}
 		o.verdict, o.age = Duplicate, st.age(id)
 		duplicates = append(duplicates, i)
 	}
-	t.saw(last)
 	return t.conclude(items, outcomes, duplicates, confirmed, err)
 }
 

@@ -77,9 +77,9 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 	case len(list) == 1 && list[0] == "foreign":
 		return false, fmt.Errorf("%w: %s", ErrLatchUnconfirmed, slot.LatchKey(t.name, it.shardID, it.receipt.IdempotentID))
 	case len(list) == 2 && list[0] == "added":
-		*o = outcome{known: true, verdict: Added, entryID: list[1]}
+		o.entryID = list[1]
 		id, err := server.ParseID(list[1])
-		t.saw(id)
+		t.added(st, it, o, id)
 		return false, err
 	case len(list) == 4 && list[0] == "duplicate":
 	default:

@@ -42,6 +42,7 @@ type topic struct {
 	newest   atomic.Uint64 // when the newest known entry was added, by its ID in milliseconds
 	large    atomic.Bool   // entries are large: don't have XINFO return some
 	noEval   atomic.Bool   // the user may not run scripts
+	worked   atomic.Int64  // when a batch was last done, in nanoseconds since the engine's start
 }
 
 // flight sends batches of a topic, one after the other, until the queue is empty.

@@ -17,6 +17,7 @@ var (
 	errRetryEnded = errors.New("no try succeeded within Config.RetryFor")
 
 	errWindowPassed = errors.New("the window has nearly passed since the first try, and another could be added again")
+	errAddedLate    = errors.New("the window has passed between the first try and the one that added it: it may be in the stream twice")
 	errContended    = errors.New("others kept changing the topic's layout record")
 
 	// errStale: the stream is not there, or the layout is not the known one. Nothing
@@ -47,8 +48,10 @@ func (t *topic) sendParts(parts []part) {
 		if len(group) == 0 {
 			continue
 		}
+		asked := time.Since(e.start)
 		err := t.try(group)
 		if err == nil {
+			t.worked.Store(int64(time.Since(e.start)))
 			e.sending()
 			stale, failures = false, 0
 			continue
@@ -78,7 +81,8 @@ func (t *topic) sendParts(parts []part) {
 		if failures++; isFinal || failures == 1 && len(groups) > 1 {
 			continue
 		}
-		if failures > 1 && time.Since(failing) > outageAfter {
+		// Another flight may have got through since this one asked.
+		if failures > 1 && time.Since(failing) > outageAfter && int64(asked) > t.worked.Load() {
 			e.trying(t.name, err)
 		}
 		wait := pause.NextBackOff()

@@ -112,13 +112,13 @@ func ReadClock(ctx context.Context, client redis.UniversalClient, key string) (C
 	if err != nil {
 		return LocalClock(), err
 	}
-	before := time.Now()
 	now, err := node.Time(ctx).Result()
 	if err != nil {
 		return LocalClock(), err
 	}
-	// The server read its clock somewhere between; the middle halves the error.
-	return ClockAt(now.Add(time.Since(before) / 2)), nil
+	// The server read its clock some time before, so this is its time or less. An entry
+	// must not look older than it is: its id would be taken for expired.
+	return ClockAt(now), nil
 }
 
 // LocalClock is this process' clock, for a server that does not tell its own.

@@ -184,7 +184,7 @@ func (l *Link) listen() error {
 	listener, err := net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(l.port))
 	// A process that another test is just starting has, until it runs its own program, what
 	// was open here at that moment: the listener that found the port free.
-	for end := time.Now().Add(time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
 		<-time.After(5 * time.Millisecond)
 		listener, err = net.Listen("tcp4", "127.0.0.1:"+strconv.Itoa(l.port))
 	}

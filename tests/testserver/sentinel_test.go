@@ -20,7 +20,7 @@ func TestSentinelPromotes(t *testing.T) {
 				t.Fatalf("%d replicas, %v", n, err)
 			}
 			old := s.KillPrimary()
-			promoted := s.WaitPromotion(old, 20*time.Second)
+			promoted := s.WaitPromotion(old, time.Minute)
 			if promoted == old {
 				t.Fatal("the dead one was promoted")
 			}

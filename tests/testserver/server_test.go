@@ -111,7 +111,7 @@ func noRetry(o *redis.Options) { o.MaxRetries = -1 }
 
 func impatient(o *redis.Options) {
 	noRetry(o)
-	o.ReadTimeout = 200 * time.Millisecond
+	o.ReadTimeout = 2 * time.Second
 }
 
 func TestFreezeHoldsAndThawGoesOn(t *testing.T) {
