@@ -166,7 +166,7 @@ func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, ch
 		claim.state, claim.info.RetryAfter = InProgress, r.ends.Sub(now)
 		return claim, r.changed, nil
 	case r != nil && r.state == InProgress && !expired:
-		// The same owner asks again.
+		r.ends = now.Add(o.Lease) // the same owner asks again
 	default:
 		if r != nil {
 			claim.info.TookOver = r.state == InProgress

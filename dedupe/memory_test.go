@@ -27,9 +27,9 @@ func newMemory(t testing.TB, limit int) *dedupe.Memory {
 }
 
 func TestMemory(t *testing.T) {
+	t.Parallel()
 	first := newMemory(t, 0)
 	storetest.Run(t, storetest.Config{
-		Lease: 300 * time.Millisecond,
 		Open: func(t testing.TB) dedupe.Store {
 			m := first.Open()
 			t.Cleanup(func() { _ = m.Close() })

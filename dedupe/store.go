@@ -12,7 +12,8 @@ import (
 //
 // Every transition must survive being sent twice, since replies get lost:
 //
-//   - Claim with the token of the present claim returns that claim.
+//   - Claim with the token of the present claim returns that claim, whose lease begins
+//     anew.
 //   - Commit with the token of the record succeeds.
 //   - Rollback of nothing succeeds, and so does Settle.
 type Store interface {

@@ -44,8 +44,8 @@ type reply struct {
 // sending tells what became of a step that was sent, perhaps several times.
 type sending struct {
 	reply
-	// first and last are when it was sent for the first and the last time.
-	first, last time.Time
+	// last is when it was sent for the last time.
+	last time.Time
 	// unknown tells that some try may have run without its reply having been seen.
 	unknown bool
 	// pending is the try that was still on its way when the caller's context ended.
@@ -80,8 +80,7 @@ func (s *Store) once(ctx context.Context, run step) (r reply, pending <-chan rep
 // send sends a step until the server has answered, RetryFor is over, or ctx ends. All
 // steps survive being sent twice.
 func (s *Store) send(ctx context.Context, run step) (out sending) {
-	out.first = time.Now()
-	giveUp := out.first.Add(s.cfg.RetryFor)
+	giveUp := time.Now().Add(s.cfg.RetryFor)
 	pause := &backoff.ExponentialBackOff{InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond, RandomizationFactor: 0.3}
 	pause.Reset()
 	for {

@@ -110,9 +110,8 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 	name := Name(k)
 	giveUp := time.Now().Add(o.Wait)
 	pause := firstLook
-	var sentFirst time.Time
 	for {
-		c, sent, err := s.look(ctx, name, o, &sentFirst)
+		c, sent, err := s.look(ctx, name, o)
 		if err != nil {
 			// What can't be read is neither got nor to be given up.
 			if sent.unknown {
@@ -142,9 +141,8 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 	}
 }
 
-// look asks once, and reads what it got. sentFirst remembers when this token was sent
-// for the first time: that is when a claim that turns out to be ours may have begun.
-func (s *Store) look(ctx context.Context, name string, o dedupe.Options, sentFirst *time.Time) (*claim, sending, error) {
+// look asks once, and reads what it got.
+func (s *Store) look(ctx context.Context, name string, o dedupe.Options) (*claim, sending, error) {
 	value := claimValue(o.Token)
 	sent := s.send(ctx, func(ctx context.Context) (any, error) {
 		cmd := server.NewCommand(ctx, 1, "set", name, value, "nx", "get", "px", max(o.Lease.Milliseconds(), 1))
@@ -153,9 +151,6 @@ func (s *Store) look(ctx context.Context, name string, o dedupe.Options, sentFir
 		}
 		return cmd.Result()
 	})
-	if sentFirst.IsZero() {
-		*sentFirst = sent.first
-	}
 	c := &claim{store: s, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}
 	switch {
 	case errors.Is(sent.err, redis.Nil): // there was nothing, and this try set it
@@ -167,8 +162,8 @@ func (s *Store) look(ctx context.Context, name string, o dedupe.Options, sentFir
 	if !ok {
 		return nil, sent, fmt.Errorf("unexpected reply %v", sent.value)
 	}
-	if text == value { // an earlier try set it
-		return s.claimed(ctx, c, *sentFirst), sent, nil
+	if text == value {
+		return s.lengthened(ctx, c)
 	}
 	r, err := parseRecord(text)
 	if err != nil {
@@ -184,6 +179,23 @@ func (s *Store) look(ctx context.Context, name string, o dedupe.Options, sentFir
 		c.state, c.info.CommittedAt, c.outputs, c.tag = dedupe.Done, r.at, r.outputs, r.tag
 	}
 	return c, sent, nil
+}
+
+// lengthened makes a claim of one that was there under its token: an earlier try set it,
+// whose reply was lost, or an earlier Claim. Its lease may be all but over, and SET NX
+// has not lengthened it: another could have it before our first renewal, a third of a
+// lease from now.
+func (s *Store) lengthened(ctx context.Context, c *claim) (*claim, sending, error) {
+	sent := s.send(ctx, s.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds()))
+	held, err := sent.yes()
+	switch {
+	case err != nil:
+		sent.unknown = true
+		return nil, sent, err
+	case !held: // it has ended just now
+		return s.look(ctx, c.name, c.options)
+	}
+	return s.claimed(ctx, c, sent.last), sent, nil
 }
 
 // claimed makes the claim that was got.

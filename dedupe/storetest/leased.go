@@ -34,6 +34,24 @@ func sentTwice(s *suite) {
 	s.mustClaim(store, k, s.options())
 }
 
+// askedAgain: the owner's process died late in the lease, and one that has its token asks
+// again. What it gets lasts as long as its local clock says: to its renewals, and on.
+func askedAgain(s *suite) {
+	dead, store, other, k, o := s.open(), s.open(), s.open(), s.key(), s.options()
+	begin := time.Now()
+	s.mustClaim(dead, k, o)
+	s.must("close", dead.Close())
+	<-time.After(s.cfg.Lease * 8 / 10)
+	c := s.mustClaim(store, k, o)
+	tick := time.NewTicker(s.cfg.Lease / 20)
+	defer tick.Stop()
+	// The first lease would end at 1, and the first renewal comes at 0.8 + 1/3.
+	for end := begin.Add(s.cfg.Lease * 11 / 10); time.Now().Before(end); <-tick.C {
+		s.wantState(s.claim(other, k, s.options()), dedupe.InProgress)
+	}
+	s.must("commit", c.Commit(s.ctx(), nil))
+}
+
 // wantLost waits for the end of a claim that was lost.
 func (s *suite) wantLost(c dedupe.Claim, within time.Duration) {
 	s.Helper()
@@ -123,7 +141,7 @@ func renewal(s *suite) {
 	c := s.mustClaim(store, k, s.options())
 	tick := time.NewTicker(s.cfg.Lease / 10)
 	defer tick.Stop()
-	for end := time.Now().Add(4 * s.cfg.Lease); time.Now().Before(end); <-tick.C {
+	for end := time.Now().Add(2 * s.cfg.Lease); time.Now().Before(end); <-tick.C {
 		s.wantState(s.claim(other, k, s.options()), dedupe.InProgress)
 	}
 	if err := c.Context().Err(); err != nil {
@@ -136,25 +154,18 @@ func renewal(s *suite) {
 // localClock: a process that is cut off ends its claim before another may have it.
 func localClock(s *suite) {
 	store, cut := s.cfg.Cut(s.TB)
-	k := s.key()
+	other, k := s.open(), s.key()
 	c := s.mustClaim(store, k, s.options())
-	cut()
-	begin := time.Now()
 	ended := make(chan time.Time, 1)
 	stop := context.AfterFunc(c.Context(), func() { ended <- time.Now() })
 	defer stop()
-	s.wantLost(c, s.cfg.Lease+5*time.Second)
-	if took := time.Since(begin); took > s.cfg.Lease {
-		s.Errorf("ended %v after the cut, with a lease of %v", took, s.cfg.Lease)
-	}
-	s.eventuallyMine(s.open(), k, s.options(), s.cfg.Lease+10*time.Second)
-	select {
-	case at := <-ended:
-		if time.Now().Before(at) {
-			s.Error("another got the claim before the first one's context had ended")
-		}
-	case <-time.After(5 * time.Second):
-		s.Error("the context's end was not told")
+	cut()
+	s.eventuallyMine(other, k, s.options(), s.cfg.Lease+10*time.Second)
+	got := time.Now()
+	s.wantLost(c, 5*time.Second)
+	// A process that stalls hears of it late, and this one holds both owners.
+	if late := (<-ended).Sub(got); late > s.cfg.Lease/4 {
+		s.Errorf("the context ended %v after another had got the claim, with a lease of %v", late, s.cfg.Lease)
 	}
 	bounded, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

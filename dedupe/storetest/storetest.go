@@ -10,7 +10,7 @@
 // The suite goes through every transition, sent once and twice, through interleavings of
 // up to three owners, and lets 64 goroutines fight for one key. It needs no other
 // package than testing. Leases are short in it, so the machine should not be so busy
-// that a store can't answer within a third of Config.Lease.
+// that a store can't answer within half of Config.Lease.
 package storetest
 
 import (
@@ -26,14 +26,15 @@ import (
 // Config tells the suite about a store.
 type Config struct {
 	// Open gives one more store on the same storage, as another process would open
-	// it. It may be called several times in one test, and the store must be closed
-	// with the test. Required. Keys of the suite are unique to a run.
+	// it. It may be called several times in one test, also by tests that run at once,
+	// and the store must be closed with the test. Required. Keys of the suite are unique
+	// to a run.
 	Open func(t testing.TB) dedupe.Store
 	// Cut gives one more store, and a function that cuts it off from the storage: after
 	// that it gets no answer. It shows that a lease ends by the local clock. Nil skips
 	// that test; a store in the same process as its storage can't be cut off.
 	Cut func(t testing.TB) (s dedupe.Store, cut func())
-	// Lease is the lease of the suite; 0 means 400 ms. Longer makes it slower, and
+	// Lease is the lease of the suite; 0 means 3 s. Longer makes it slower, and
 	// steadier on a busy machine.
 	Lease time.Duration
 	// Features say what kind of store it is.
@@ -58,50 +59,66 @@ func Run(t *testing.T, cfg Config) {
 	if cfg.Open == nil {
 		t.Fatal("storetest: Config.Open is nil")
 	}
-	for _, c := range checks(cfg) {
-		t.Run(c.name, func(t *testing.T) { c.run(newSuite(t, cfg)) })
+	all := checks(cfg)
+	for _, c := range all {
+		if !c.waits {
+			t.Run(c.name, func(t *testing.T) { c.run(newSuite(t, cfg)) })
+		}
 	}
+	// A test around them, so that they have ended when Run returns.
+	t.Run("leases", func(t *testing.T) {
+		for _, c := range all {
+			if c.waits {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					c.run(newSuite(t, cfg))
+				})
+			}
+		}
+	})
 }
 
 type check struct {
-	name string
-	run  func(*suite)
+	name  string
+	run   func(*suite)
+	waits bool // most of the time, for leases to end
 }
 
 func checks(cfg Config) []check {
 	all := []check{
-		{"commit", commits},
-		{"rollback", rollsBack},
-		{"in progress", inProgress},
-		{"wait is bounded", waitIsBounded},
-		{"wait ends with the claim", waitEnds},
-		{"conflict", conflicts},
-		{"outputs", outputs},
-		{"settle", settles},
-		{"retention", retention},
-		{"keys differ", keysDiffer},
-		{"bad options", badOptions},
-		{"context", contexts},
-		{"one owner at a time", oneOwner},
-		{"admin", admin},
+		{name: "commit", run: commits},
+		{name: "rollback", run: rollsBack},
+		{name: "in progress", run: inProgress},
+		{name: "wait is bounded", run: waitIsBounded},
+		{name: "wait ends with the claim", run: waitEnds},
+		{name: "conflict", run: conflicts},
+		{name: "outputs", run: outputs},
+		{name: "settle", run: settles},
+		{name: "retention", run: retention, waits: true},
+		{name: "keys differ", run: keysDiffer},
+		{name: "bad options", run: badOptions},
+		{name: "context", run: contexts},
+		{name: "one owner at a time", run: oneOwner},
+		{name: "admin", run: admin},
 	}
 	if !cfg.Features.Forgetful {
-		all = append(all, check{"restart", restarts})
+		all = append(all, check{name: "restart", run: restarts})
 	}
 	if !cfg.Features.Transactional {
 		all = append(all,
-			check{"sent twice", sentTwice},
-			check{"fencing", fencing},
-			check{"fenced behind its back", fencedBehindItsBack},
-			check{"expiry", expiry},
-			check{"renewal", renewal},
-			check{"interleavings", interleavings},
+			check{name: "sent twice", run: sentTwice},
+			check{name: "asked for again", run: askedAgain, waits: true},
+			check{name: "fencing", run: fencing, waits: true},
+			check{name: "fenced behind its back", run: fencedBehindItsBack, waits: true},
+			check{name: "expiry", run: expiry, waits: true},
+			check{name: "renewal", run: renewal, waits: true},
+			check{name: "interleavings", run: interleavings},
 		)
 		if cfg.Cut != nil {
-			all = append(all, check{"local clock", localClock})
+			all = append(all, check{name: "local clock", run: localClock, waits: true})
 		}
 	} else {
-		all = append(all, check{"closed in mid-work", closedInMidWork})
+		all = append(all, check{name: "closed in mid-work", run: closedInMidWork})
 	}
 	return all
 }
@@ -118,7 +135,7 @@ var runs atomic.Int64
 
 func newSuite(t testing.TB, cfg Config) *suite {
 	if cfg.Lease == 0 {
-		cfg.Lease = 400 * time.Millisecond
+		cfg.Lease = 3 * time.Second
 	}
 	return &suite{TB: t, cfg: cfg, namespace: fmt.Sprintf("storetest %d.%d", time.Now().UnixNano(), runs.Add(1))}
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -89,13 +91,11 @@ func TestRedisConformanceOnACluster(t *testing.T) {
 func TestRedisConformanceOnALossyLink(t *testing.T) {
 	t.Parallel()
 	server := testserver.Start(t, testserver.Redis86)
-	n := uint64(0)
+	var links atomic.Uint64
 	storetest.Run(t, storetest.Config{
-		Lease: time.Second,
 		Open: func(t testing.TB) dedupe.Store {
-			n++
 			link := faultlink.New(t, server.Addr())
-			link.LoseRate(1./6, n, "SET", "EVALSHA", "EVAL")
+			link.LoseRate(1./6, links.Add(1), "SET", "EVALSHA", "EVAL")
 			return newRedis(t, link.Client())
 		},
 	})
@@ -145,22 +145,63 @@ func TestReplyOfAStepLost(t *testing.T) {
 	}
 }
 
+// loseLate is a hook that loses the reply of the first SET, and lets its loss be known
+// after so long.
+type loseLate struct {
+	redis.Hook
+	after time.Duration
+	done  *atomic.Bool
+}
+
+func (h loseLate) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h loseLate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+func (h loseLate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "set" || h.done.Swap(true) {
+			return next(ctx, cmd)
+		}
+		if err := next(ctx, cmd); err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+		<-time.After(h.after)
+		return io.ErrUnexpectedEOF
+	}
+}
+
+// The reply was lost, and the lease all but over when that showed: the claim is got for
+// a whole lease, not for what is left.
+func TestReplyOfAClaimLostLate(t *testing.T) {
+	t.Parallel()
+	server := testserver.Shared(t, testserver.Redis86)
+	client, o := server.Client(), options()
+	o.Lease = 4 * time.Second
+	client.AddHook(loseLate{after: o.Lease * 93 / 100, done: new(atomic.Bool)}) // a claim ends here at 90
+	c := mustClaim(t, newRedis(t, client), newKey(t), o)
+	if err := c.Commit(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
+
 // A caller that gave up while its claim was on its way leaves nothing behind.
 func TestClaimWhoseCallerGaveUp(t *testing.T) {
 	server := testserver.Shared(t, testserver.Redis86)
 	link := faultlink.New(t, server.Addr())
-	s, other, k := newRedis(t, link.Client()), newRedis(t, server.Client()), newKey(t)
+	// The client itself waits for long.
+	s := newRedis(t, link.Client(func(o *redis.Options) { o.ReadTimeout = 30 * time.Second }))
+	other, k := newRedis(t, server.Client()), newKey(t)
 	if err := mustClaim(t, s, newKey(t), options()).Rollback(t.Context()); err != nil { // the connection stands
 		t.Fatal(err)
 	}
 	link.Stall(faultlink.Replies)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	begin := time.Now()
 	if _, err := s.Claim(ctx, k, options()); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("error %v, want the context's", err)
 	}
-	if took := time.Since(begin); took > 2*time.Second {
+	if took := time.Since(begin); took > 10*time.Second {
 		t.Errorf("the caller waited %v", took)
 	}
 	testserver.Eventually(t, 5*time.Second, func() error { // the server has got it
@@ -238,7 +279,7 @@ func TestCommitEndsWithTheLease(t *testing.T) {
 	if err := c.Commit(t.Context(), nil); err == nil {
 		t.Error("no error")
 	}
-	if took := time.Since(begin); took > o.Lease+time.Second {
+	if took := time.Since(begin); took > 4*time.Second { // RetryFor is 5 s
 		t.Errorf("took %v, the lease is %v", took, o.Lease)
 	}
 }
