@@ -51,8 +51,9 @@ func WithTx(fn func(ctx context.Context, tx pgx.Tx, msg *message.Message) ([]*me
 	}
 }
 
-// lookWithin bounds the look at a session after the handler has failed.
-const lookWithin = time.Second
+// lookWithin bounds the look at a session after the handler has failed. An answer that
+// comes later makes an outage of the handler's failure.
+const lookWithin = 5 * time.Second
 
 // isLost tells that a handler failed because its session was lost, or the database can't
 // now. A context of the handler's own that ended closes the session too, and is its fault.

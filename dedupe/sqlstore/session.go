@@ -158,14 +158,14 @@ func (sess *session) check() error {
 // stands asks MySQL whether it still has the session of a connection that can't be used,
 // before that is closed.
 func (sess *session) stands(ctx context.Context) bool {
-	ctx, cancel := context.WithTimeout(ctx, lookWithin) // for a pool that has no other connection
-	defer cancel()
 	timer := time.NewTimer(lastLook) // the server ends one that was lost within that
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+	ctx, cancel := context.WithTimeout(ctx, lookWithin) // for a pool that has no other connection
+	defer cancel()
 	var holder sql.NullInt64
 	err := sess.store.cfg.DB.QueryRowContext(ctx, "SELECT IS_USED_LOCK(?)", sess.lock).Scan(&holder)
 	return err == nil && holder.Valid && holder.Int64 == sess.id

@@ -25,21 +25,18 @@ func openSQLite(t testing.TB, file, parameters string) *sql.DB {
 	return db
 }
 
-// read begins to read, and ends it after so long.
-func read(t *testing.T, db *sql.DB, long time.Duration) (ended <-chan struct{}) {
+// read begins to read, until end is called.
+func read(t *testing.T, db *sql.DB) (end func()) {
 	t.Helper()
 	rows, err := db.QueryContext(context.Background(), "SELECT * FROM ledger")
 	if err != nil || !rows.Next() {
 		t.Fatal(err)
 	}
-	done := make(chan struct{})
-	time.AfterFunc(long, func() {
-		defer close(done)
+	return func() {
 		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
 			t.Error(err)
 		}
-	})
-	return done
+	}
 }
 
 // The store has a busy_timeout of its own for the claim. COMMIT, which waits for readers,
@@ -47,15 +44,19 @@ func read(t *testing.T, db *sql.DB, long time.Duration) (ended <-chan struct{}) 
 func TestSQLiteCommitWaitsForReaders(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "test.db")
-	db, reader := openSQLite(t, file, "?_pragma=busy_timeout(5000)"), openSQLite(t, file, "")
+	db, reader := openSQLite(t, file, "?_pragma=busy_timeout(20000)"), openSQLite(t, file, "")
 	ledger(t, db)
 	exec(t, db, "INSERT INTO ledger VALUES ('a', 1), ('b', 1)")
 	store := newStore(t, db, sqlstore.SQLite)
 	c := mustClaim(t, store, key("1"))
 	exec(t, txOf(t, c), "INSERT INTO ledger VALUES ('1', 1)")
-	ended := read(t, reader, 700*time.Millisecond)
+	end, ended := read(t, reader), make(chan struct{})
+	time.AfterFunc(700*time.Millisecond, func() {
+		defer close(ended)
+		end()
+	})
 	if err := c.Commit(t.Context(), nil); err != nil {
-		t.Errorf("with a reader of 0.7 s and a busy_timeout of 5 s: %v", err)
+		t.Errorf("with a reader of 0.7 s and a busy_timeout of 20 s: %v", err)
 	}
 	<-ended
 	if n := count(t, db, "SELECT count(*) FROM ledger"); n != 3 {
@@ -75,11 +76,11 @@ func TestSQLiteCommitBusy(t *testing.T) {
 	store := newStore(t, db, sqlstore.SQLite)
 	c := mustClaim(t, store, key("1"))
 	exec(t, txOf(t, c), "INSERT INTO ledger VALUES ('1', 1)")
-	ended := read(t, reader, time.Second)
+	end := read(t, reader)
 	if err := c.Commit(t.Context(), nil); err == nil || errors.Is(err, dedupe.ErrAborted) {
 		t.Errorf("commit: %v, want that it can't now", err)
 	}
-	<-ended
+	end()
 	wantUntouched(t, db, store, "1")
 	if err := mustClaim(t, store, key("1")).Commit(t.Context(), nil); err != nil {
 		t.Error(err)
