@@ -10,9 +10,9 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
-func repository(t *testing.T, s dedupe.Store, handler string) *dedupe.KeyRepository {
+func repository(t *testing.T, s dedupe.Store, handler string, wait time.Duration) *dedupe.KeyRepository {
 	t.Helper()
-	r, err := dedupe.Repository(s, dedupe.RepositoryConfig{Namespace: "shop", Handler: handler, Retention: time.Hour, Wait: 50 * time.Millisecond})
+	r, err := dedupe.Repository(s, dedupe.RepositoryConfig{Namespace: "shop", Handler: handler, Retention: time.Hour, Wait: wait})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,7 +21,7 @@ func repository(t *testing.T, s dedupe.Store, handler string) *dedupe.KeyReposit
 
 func TestRepository(t *testing.T) {
 	m := newMemory(t, 0)
-	first, second := repository(t, m, "charge"), repository(t, m.Open(), "charge")
+	first, second := repository(t, m, "charge", 10*time.Second), repository(t, m.Open(), "charge", 10*time.Second)
 	var fresh atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 20 {
@@ -39,14 +39,14 @@ func TestRepository(t *testing.T) {
 	if fresh.Load() != 1 {
 		t.Errorf("%d were told that they are the first", fresh.Load())
 	}
-	if duplicate, err := repository(t, m, "ship").IsDuplicate(t.Context(), "k"); duplicate || err != nil {
+	if duplicate, err := repository(t, m, "ship", 0).IsDuplicate(t.Context(), "k"); duplicate || err != nil {
 		t.Errorf("another handler: %v, %v", duplicate, err)
 	}
 }
 
 // Watermill's hashers give the bytes of a digest, which are no text.
 func TestRepositoryTakesDigests(t *testing.T) {
-	r := repository(t, newMemory(t, 0), "charge")
+	r := repository(t, newMemory(t, 0), "charge", 0)
 	for _, key := range []string{"\xff\xfe", "\xff\xff", "hex:fffe", "hex:ffff", "é"} {
 		for n, want := range []bool{false, true} {
 			if duplicate, err := r.IsDuplicate(t.Context(), key); duplicate != want || err != nil {
@@ -59,7 +59,7 @@ func TestRepositoryTakesDigests(t *testing.T) {
 // While another records the key it may still fail, so it is no duplicate yet.
 func TestRepositoryWhileAnotherRecords(t *testing.T) {
 	m := newMemory(t, 0)
-	r := repository(t, m, "charge")
+	r := repository(t, m, "charge", 50*time.Millisecond)
 	held, err := m.Claim(t.Context(), dedupe.Key{Namespace: "shop", Handler: "charge", Event: "k"}, options())
 	if err != nil {
 		t.Fatal(err)

@@ -125,7 +125,9 @@ func TestStoreDown(t *testing.T) {
 			if ev := seen.Get("delayed"); !errors.Is(ev.Err, dedupe.ErrRetryLater) || ev.After <= 0 || seen.Count("failed") != 0 {
 				t.Errorf("told %v, %+v", seen.Events, ev)
 			}
-			store.set(false, false)
+			// It is back, and another process has more patience.
+			patient := rig.NewOnce(t, memory)
+			r = rig.New(t, patient.Handler(func(*message.Message) ([]*message.Message, error) { runs++; return nil, nil }), chain(poison)...)
 			r.WantAcked(rig.NewMessage("pay:1", "{}"))
 			if runs != 1 {
 				t.Errorf("%d runs", runs)

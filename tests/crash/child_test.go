@@ -33,7 +33,7 @@ type order struct {
 
 const (
 	group = "billing"
-	lease = 700 * time.Millisecond
+	lease = 3 * time.Second // a machine may stall for two
 )
 
 // The points, in the order of the flow.
@@ -81,7 +81,7 @@ func child() error {
 		return err
 	}
 	sub, err := subscriber.New(subscriber.Config{
-		Client: client, Group: group, Block: 50 * time.Millisecond, Heartbeat: 200 * time.Millisecond, MinIdle: 600 * time.Millisecond,
+		Client: client, Group: group, Block: 50 * time.Millisecond, Heartbeat: 200 * time.Millisecond, MinIdle: lease,
 	}, nil)
 	if err != nil {
 		return err

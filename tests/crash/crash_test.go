@@ -50,6 +50,7 @@ func TestKilledBetweenTwoSteps(t *testing.T) {
 			t.Parallel()
 			for _, p := range points {
 				t.Run(p.name, func(t *testing.T) {
+					t.Parallel()
 					want := p.inOneStep
 					if store == "redis" {
 						want = p.leased

@@ -16,6 +16,7 @@ import (
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/publisher"
@@ -166,8 +167,10 @@ func TestTwoHandlersOneFails(t *testing.T) {
 // A handler six times slower than its lease, while duplicates arrive at other consumers,
 // ours and watermill-redisstream's: one run, a bounded number of looks, no failure.
 func TestHandlerSlowerThanItsLease(t *testing.T) {
+	t.Parallel()
 	for _, theirs := range []bool{false, true} {
 		t.Run(fmt.Sprint("redisstream: ", theirs), func(t *testing.T) {
+			t.Parallel()
 			client, in := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 			if err := client.XGroupCreateMkStream(t.Context(), in, group, "0").Err(); err != nil {
 				t.Fatal(err)
@@ -175,7 +178,7 @@ func TestHandlerSlowerThanItsLease(t *testing.T) {
 			var runs, inside atomic.Int64
 			running := make(chan struct{}, 1)
 			seen, poison := &rig.Log{}, &rig.Published{}
-			const lease = 400 * time.Millisecond
+			const lease = 3500 * time.Millisecond // renewed also when the machine stalls for 2 s
 			slow := func(*message.Message) error {
 				runs.Add(1)
 				inside.Store(1)
@@ -212,7 +215,7 @@ func TestHandlerSlowerThanItsLease(t *testing.T) {
 			if runs.Load() != 1 || inside.Load() != 0 || seen.Count("skipped") != duplicates || seen.Count("failed") != 0 || len(poison.Messages()) != 0 {
 				t.Errorf("%d runs, told %v, %d poisoned", runs.Load(), seen.Events, len(poison.Messages()))
 			}
-			if n := seen.Count("delayed"); n < 2 || n > 100 {
+			if n := seen.Count("delayed"); n < 2 || n > 1000 {
 				t.Errorf("%d looks in %v at a delay of 200 ms", n, 6*lease)
 			}
 		})
@@ -235,10 +238,11 @@ func (foreign) Unmarshal(values map[string]any) (*message.Message, error) {
 // The link to the store is cut under a running handler. It ends by its own clock before
 // another may start; its result is refused.
 func TestCutOffFromTheStore(t *testing.T) {
+	t.Parallel()
 	s := testserver.Shared(t, testserver.Redis70)
 	client, in := s.Client(), testserver.Topic(t)
 	link := faultlink.New(t, s.Addr())
-	const lease = 600 * time.Millisecond
+	const lease = 10 * time.Second // ends here a second before it ends there
 	if err := client.XGroupCreateMkStream(t.Context(), in, group, "0").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +280,7 @@ func TestCutOffFromTheStore(t *testing.T) {
 			return nil
 		}))
 	})
-	testserver.Eventually(t, 20*time.Second, func() error {
+	testserver.Eventually(t, 30*time.Second, func() error {
 		if began.Load() == 0 {
 			return errors.New("nobody took over")
 		}
@@ -303,6 +307,7 @@ func TestCutOffFromTheStore(t *testing.T) {
 // The store is away, with Retry and PoisonQueue around: nothing is acknowledged,
 // nothing poisoned, no delivery counted; it goes on by itself.
 func TestStoreAwayForAWhile(t *testing.T) {
+	t.Parallel()
 	client, in := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 	storage := testserver.Start(t, testserver.Redis70, testserver.Set("appendonly", "yes"))
 	var keys []string
@@ -311,7 +316,13 @@ func TestStoreAwayForAWhile(t *testing.T) {
 	}
 	publishEvents(t, client, in, keys...)
 	poison, seen := &rig.Published{}, &rig.Log{}
-	once := rig.NewOnce(t, newRedisStore(t, storage.Client()), seen.Into, func(c *middleware.Config) { c.Delay, c.StoreTimeout = 200*time.Millisecond, 500*time.Millisecond })
+	// It gives up soon, but for a reply it waits: a record that nobody knows of is a run more.
+	store, err := redisstore.New(redisstore.Config{Client: storage.Client(), RetryFor: 300 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	once := rig.NewOnce(t, store, seen.Into, func(c *middleware.Config) { c.Delay = 200 * time.Millisecond })
 	var runs atomic.Int64
 	var counts sync.Map
 	storage.Kill()

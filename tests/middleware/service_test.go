@@ -126,7 +126,7 @@ func inGroup(name string) func(*subscriber.Config) {
 
 func redeliverSoon(c *subscriber.Config) { c.RedeliverMax = 50 * time.Millisecond }
 
-const settleTime = 20 * time.Second
+const settleTime = time.Minute
 
 // settled waits until the group has handled everything.
 func settled(t testing.TB, client redis.UniversalClient, topic string) {
