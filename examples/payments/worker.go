@@ -107,7 +107,7 @@ func (w *worker) consumeOnce(ctx context.Context, client *redis.Client) error {
 	if err != nil {
 		return err
 	}
-	err = w.route(ctx, sub, once.Consumer(func(*message.Message) error { return nil })) // the work
+	err = w.route(ctx, client, sub, once.Consumer(func(*message.Message) error { return nil })) // the work
 	return errors.Join(err, once.Close(context.WithoutCancel(ctx)))
 }
 
@@ -115,12 +115,13 @@ func (w *worker) consumeOnce(ctx context.Context, client *redis.Client) error {
 func (w *worker) consumePlain(ctx context.Context, client *redis.Client) error {
 	sub, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
 		Client: client, ConsumerGroup: group, Consumer: w.Consumer,
-		MaxIdleTime: idle, ClaimInterval: idle / 4, BlockTime: idle / 4,
+		MaxIdleTime:   3 * idle, // its own as well, should this process stall
+		ClaimInterval: idle / 4, BlockTime: idle / 4,
 	}, w.logger)
 	if err != nil {
 		return err
 	}
-	return w.route(ctx, sub, func(msg *message.Message) error {
+	return w.route(ctx, client, sub, func(msg *message.Message) error {
 		key, err := payKey.Key(w.Topic, msg)
 		w.say(report{Key: key})
 		return err
@@ -128,7 +129,7 @@ func (w *worker) consumePlain(ctx context.Context, client *redis.Client) error {
 }
 
 // route runs a Router with one handler.
-func (w *worker) route(ctx context.Context, sub message.Subscriber, handle message.NoPublishHandlerFunc) error {
+func (w *worker) route(ctx context.Context, client *redis.Client, sub message.Subscriber, handle message.NoPublishHandlerFunc) error {
 	router, err := message.NewRouter(message.RouterConfig{}, w.logger)
 	if err != nil {
 		return err
@@ -136,7 +137,7 @@ func (w *worker) route(ctx context.Context, sub message.Subscriber, handle messa
 	router.AddConsumerHandler(handler, w.Topic, sub, func(msg *message.Message) error {
 		err := handle(msg)
 		if w.said == w.DieAt {
-			die()
+			w.die(client, msg)
 		}
 		return err // nil acknowledges
 	})
@@ -149,9 +150,19 @@ func (w *worker) say(r report) {
 }
 
 // die kills this process, as kill -9 does, once the acknowledgements of the messages
-// before are with the server.
-func die() {
-	<-time.After(idle / 4)
+// before are with the server. redisstream waits for each of its own.
+func (w *worker) die(client *redis.Client, msg *message.Message) {
+	d, ours := subscriber.DeliveryOf(msg)
+	for ours {
+		p, err := client.XPending(msg.Context(), w.Topic, group).Result()
+		if err != nil {
+			panic(err)
+		}
+		if p.Lower == d.EntryID() { // the oldest one
+			break
+		}
+		<-time.After(idle / 100)
+	}
 	self, err := os.FindProcess(os.Getpid())
 	if err == nil {
 		err = self.Kill()
