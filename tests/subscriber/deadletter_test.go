@@ -128,7 +128,7 @@ func TestCloseWithUnansweredDeadLetters(t *testing.T) {
 	if err := sub.Close(); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(begin); took > 6*time.Second {
+	if took := time.Since(begin); took > 12*time.Second {
 		t.Errorf("Close took %v", took)
 	}
 }

@@ -224,11 +224,13 @@ func TestClusterAndBraces(t *testing.T) {
 	cluster := testserver.StartCluster(t, testserver.Redis86)
 	client := cluster.ClusterClient()
 	for _, topic := range []string{"plain", "x:{eu}:y", "a{}b", "foo}bar"} {
-		messages, cancel := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MaxDeliveries, c.MinIdle = 2, 600*time.Millisecond }), topic)
+		sub := newSubscriber(t, client, func(c *subscriber.Config) { c.MaxDeliveries, c.Heartbeat = 2, 100*time.Millisecond })
+		messages, cancel := subscribe(t, sub, topic)
 		publish(t, client, topic, "good", "bad")
 		receive(t, messages).Ack()
 		bad := receive(t, messages)
 		wantNone(t, messages, 500*time.Millisecond) // heartbeats
+		testserver.Eventually(t, within, sub.Health)
 		if bad.Context().Err() != nil {
 			t.Errorf("%q: context ended by %v", topic, context.Cause(bad.Context()))
 		}
@@ -347,7 +349,7 @@ func TestMigrationFromRedisstream(t *testing.T) {
 			own := s.Client() // its Close closes the client
 			sub, err := redisstream.NewSubscriber(redisstream.SubscriberConfig{
 				Client: own, ConsumerGroup: "billing", Consumer: consumer, DisableIndefiniteInitialBlock: true,
-				MaxIdleTime: time.Second, ClaimInterval: 100 * time.Millisecond, BlockTime: 20 * time.Millisecond,
+				MaxIdleTime: 4 * time.Second, ClaimInterval: 100 * time.Millisecond, BlockTime: 20 * time.Millisecond,
 			}, watermill.NopLogger{})
 			if err != nil {
 				t.Fatal(err)
@@ -379,9 +381,13 @@ func TestMigrationFromRedisstream(t *testing.T) {
 		if err := old.Close(); err != nil {
 			t.Fatal(err)
 		}
+		left := pendingRows(t, client, topic)[0]
+		if err := client.Do(ctx, "XCLAIM", topic, "billing", left.Consumer, 0, left.ID, "IDLE", 3_600_000, "JUSTID").Err(); err != nil {
+			t.Fatal(err)
+		}
 
 		// Side by side in one group, as in a rolling deploy.
-		ours, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle = time.Second }), topic)
+		ours, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 4*time.Second, beat }), topic)
 		other, beside := theirs("beside")
 		for i := range 100 {
 			send(fmt.Sprint(i))

@@ -37,16 +37,40 @@ func remake(t testing.TB, client redis.UniversalClient, topic, start string) {
 // beat is the heartbeat of these tests' consumers.
 const beat = 250 * time.Millisecond
 
-func beating(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 4*beat, beat }
+func beating(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 10*time.Second, beat }
+
+// mortal makes one consumer take over from another while the test waits.
+func mortal(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
+
+// awaitLook waits until a consumer behind the link has asked, after now, how far the group
+// is.
+func awaitLook(t testing.TB, link *faultlink.Link) {
+	t.Helper()
+	var looks atomic.Int32
+	link.Lose(func(c faultlink.Command) bool {
+		if c.Name == "XINFO" && slices.Contains(c.Args, "groups") {
+			looks.Add(1)
+		}
+		return false
+	})
+	testserver.Eventually(t, within, func() error {
+		// It asks right after a look, and knows the answer when it looks again.
+		if n := looks.Load(); n < 2 {
+			return fmt.Errorf("%d looks", n)
+		}
+		return nil
+	})
+	link.Lose(nil)
+}
 
 // holding subscribes and takes the first of two entries; the second is read ahead, and
 // there is room for no more, so that the consumer reads no further.
 func holding(t *testing.T, client redis.UniversalClient, topic string, change ...func(*subscriber.Config)) (<-chan *message.Message, *message.Message) {
 	t.Helper()
 	publish(t, client, topic, "in hand", "read ahead")
-	messages, _ := subscribe(t, newSubscriber(t, client, append(change, beating, func(c *subscriber.Config) {
+	messages, _ := subscribe(t, newSubscriber(t, client, append([]func(*subscriber.Config){beating, func(c *subscriber.Config) {
 		c.ReadAhead, c.MaxHeld = 2, 2
-	})...), topic)
+	}}, change...)...), topic)
 	msg := receive(t, messages)
 	wantPending(t, client, topic, "billing", 2)
 	return messages, msg
@@ -204,10 +228,10 @@ func TestAckedByAnotherIsNotRestored(t *testing.T) {
 		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
-		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 200*time.Millisecond, 200*time.Millisecond }
-		cut, inHand := holding(t, link.Client(short), topic)
+		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = time.Second, time.Second }
+		cut, inHand := holding(t, link.Client(short), topic, mortal)
 		link.Stall(faultlink.Both)
-		other, _ := subscribe(t, newSubscriber(t, client, beating), topic)
+		other, _ := subscribe(t, newSubscriber(t, client, mortal), topic)
 		receive(t, other).Ack()
 		receive(t, other).Ack()
 		wantPending(t, client, topic, "billing", 0)
@@ -227,8 +251,9 @@ func TestGroupDestroyedKeepsWhatTheDeadHeld(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		t.Parallel()
+		link := faultlink.New(t, s.Addr())
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
-		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+		messages, _ := subscribe(t, newSubscriber(t, link.Client(), func(c *subscriber.Config) {
 			c.MinIdle, c.Heartbeat, c.MaxHeld, c.ReadAhead = time.Minute, beat, 1, 1
 		}), topic)
 		publish(t, client, topic, "0")
@@ -245,7 +270,7 @@ func TestGroupDestroyedKeepsWhatTheDeadHeld(t *testing.T) {
 			msg.Ack()
 		}
 		wantPending(t, client, topic, "billing", 1)
-		<-time.After(2 * beat)
+		awaitLook(t, link)
 		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +303,7 @@ func TestGroupSetBackUnseen(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if cause := wantDone(t, inHand.Context(), 5*time.Second); !errors.Is(cause, subscriber.ErrOwnershipLost) {
+		if cause := wantDone(t, inHand.Context(), within); !errors.Is(cause, subscriber.ErrOwnershipLost) {
 			t.Errorf("context ended by %v", cause)
 		}
 		inHand.Ack()
@@ -349,18 +374,19 @@ func TestGroupDestroyedUnderAStandby(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		t.Parallel()
+		link := faultlink.New(t, s.Addr())
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 		ordered := func(c *subscriber.Config) { c.Order = subscriber.OrderStream }
 		active, end := subscribe(t, newSubscriber(t, client, beating, ordered), topic)
 		publish(t, client, topic, "0")
 		receive(t, active).Ack()
-		standby, _ := subscribe(t, newSubscriber(t, client, beating, ordered), topic)
+		standby, _ := subscribe(t, newSubscriber(t, link.Client(), beating, ordered), topic)
 		publish(t, client, topic, numbered(20)...)
 		for range 20 {
 			receive(t, active).Ack()
 		}
 		wantPending(t, client, topic, "billing", 0)
-		<-time.After(2 * beat)
+		awaitLook(t, link)
 		end()
 		wantClosed(t, active)
 		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {

@@ -33,12 +33,14 @@ func orderStream(c *subscriber.Config) { c.Order = subscriber.OrderStream }
 
 // An entry that was not acknowledged, or is delayed, holds back its key and no other.
 func TestOrderKeyHoldsBackItsKey(t *testing.T) {
+	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "a/1", "a/2", "b/1", "no key", "b/2", "a/3")
 		messages, _ := subscribe(t, newSubscriber(t, client, orderKey, func(c *subscriber.Config) {
 			c.MaxInFlight = 8
-			c.RedeliverAfter, c.RedeliverMax = 300*time.Millisecond, 300*time.Millisecond
+			c.RedeliverAfter, c.RedeliverMax = 3*time.Second, 3*time.Second
 		}), topic)
 		next := func(want string) *message.Message {
 			t.Helper()
@@ -56,7 +58,7 @@ func TestOrderKeyHoldsBackItsKey(t *testing.T) {
 		b2 := next("b/2")
 		a1 = next("a/1")
 		d, _ := subscriber.DeliveryOf(a1)
-		d.Delay(200 * time.Millisecond)
+		d.Delay(2500 * time.Millisecond)
 		a1.Ack()
 		b2.Ack()
 		wantNone(t, messages, 100*time.Millisecond)
@@ -165,6 +167,7 @@ func TestOrderedTakeoverWaitsForTheSlowest(t *testing.T) {
 
 // The order within each key over random failures and the death of a consumer.
 func TestOrderOverFailuresAndDeath(t *testing.T) {
+	t.Parallel()
 	messages := 100_000
 	if testing.Short() {
 		messages = 5_000
@@ -195,7 +198,7 @@ func TestOrderOverFailuresAndDeath(t *testing.T) {
 			spec := c.set
 			spec.Addr, spec.Topic, spec.MinIdleMS, spec.StartsOnly = s.Addr(), topic, 1000, true
 			first := startConsumer(t, spec)
-			testserver.Eventually(t, time.Minute, func() error {
+			testserver.Eventually(t, 3*time.Minute, func() error {
 				if l := client.LLen(context.Background(), logKey(topic)).Val(); l < int64(n/2) {
 					return fmt.Errorf("%d lines", l)
 				}

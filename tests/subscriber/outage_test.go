@@ -24,7 +24,7 @@ func TestOutageWithAnOfferedRedelivery(t *testing.T) {
 	var lost observe.Events[subscriber.OwnershipEvent]
 	logger := newCountingLogger(t)
 	messages, _ := subscribe(t, newLogged(t, link.Client(), logger, func(c *subscriber.Config) {
-		c.MinIdle, c.MaxInFlight = time.Second, 2
+		c.MinIdle, c.MaxInFlight = 4*time.Second, 2
 		c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 	}), topic)
 	publish(t, client, topic, "a", "b")
@@ -64,7 +64,7 @@ func TestHealthAfterOneLostLook(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	topic, link := testserver.Topic(t), faultlink.New(t, s.Addr())
 	sub := newSubscriber(t, link.Client(), func(c *subscriber.Config) {
-		c.MinIdle, c.Heartbeat = time.Minute, 6*time.Second
+		c.MinIdle, c.Heartbeat = time.Minute, 15*time.Second
 	})
 	messages, _ := subscribe(t, sub, topic)
 	publish(t, s.Client(), topic, "m")
@@ -76,7 +76,7 @@ func TestHealthAfterOneLostLook(t *testing.T) {
 		}
 		return nil
 	})
-	testserver.Eventually(t, 4*time.Second, sub.Health)
+	testserver.Eventually(t, 10*time.Second, sub.Health)
 }
 
 func processTime(t testing.TB) time.Duration {

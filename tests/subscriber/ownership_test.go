@@ -34,11 +34,12 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 	t.Parallel()
 	for _, consumers := range []int{1, 3} {
 		t.Run(fmt.Sprintf("consumers-%d", consumers), func(t *testing.T) {
+			t.Parallel()
 			testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 				t.Parallel()
 				client, topic := s.Client(), testserver.Topic(t)
 				publish(t, client, topic, "slow")
-				fast := func(c *subscriber.Config) { c.MinIdle = 400 * time.Millisecond }
+				fast := func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
 				first, _ := subscribe(t, newSubscriber(t, client, fast), topic)
 				msg := receive(t, first)
 				merged := make(chan string, 10)
@@ -56,7 +57,7 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 					t.Fatal("handed out twice to the same consumer")
 				case p := <-merged:
 					t.Fatalf("another consumer got %q", p)
-				case <-time.After(1600 * time.Millisecond):
+				case <-time.After(4 * time.Second): // longer than MinIdle
 				}
 				if err := msg.Context().Err(); err != nil {
 					t.Errorf("context ended: %v", context.Cause(msg.Context()))
@@ -72,6 +73,19 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 	}
 }
 
+// wantRefused waits until an acknowledgement was refused.
+func wantRefused(t testing.TB, lost *observe.Events[subscriber.OwnershipEvent]) {
+	t.Helper()
+	testserver.Eventually(t, within, func() error {
+		for _, ev := range lost.All() {
+			if ev.Refused {
+				return nil
+			}
+		}
+		return fmt.Errorf("acknowledgement was not refused: %+v", lost.All())
+	})
+}
+
 // Scenario 35, cut off: the handler's context ends by its own clock before another
 // consumer may start. Then its acknowledgement is refused.
 func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
@@ -81,9 +95,10 @@ func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m", "read ahead")
-		fast := func(c *subscriber.Config) { c.MinIdle = time.Second }
+		// A tenth of it is the head start that the one has over the other.
+		fast := func(c *subscriber.Config) { c.MinIdle = 10 * time.Second }
 		var lost observe.Events[subscriber.OwnershipEvent]
-		behind := link.Client(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond })
+		behind := link.Client(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = time.Second, time.Second })
 		cut, _ := subscribe(t, newSubscriber(t, behind, fast, func(c *subscriber.Config) {
 			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
@@ -107,14 +122,7 @@ func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 		msg.Ack()
 		wantNone(t, cut, 300*time.Millisecond)
 		link.Heal()
-		testserver.Eventually(t, within, func() error {
-			for _, ev := range lost.All() {
-				if ev.Refused {
-					return nil
-				}
-			}
-			return fmt.Errorf("acknowledgement was not refused: %+v", lost.All())
-		})
+		wantRefused(t, &lost)
 		rows := pendingRows(t, client, topic)
 		if len(rows) != 2 {
 			t.Errorf("pending %+v after %v", rows, time.Since(began))
@@ -135,24 +143,22 @@ func TestLateAckIsRefused(t *testing.T) {
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m")
-		fast := func(c *subscriber.Config) { c.MinIdle = time.Second }
-		behind := link.Client(func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
-		cut, _ := subscribe(t, newSubscriber(t, behind, fast), topic)
+		fast := func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
+		behind := link.Client(func(o *redis.Options) { o.ReadTimeout = 15 * time.Second })
+		var lost observe.Events[subscriber.OwnershipEvent]
+		cut, _ := subscribe(t, newSubscriber(t, behind, fast, func(c *subscriber.Config) {
+			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
+		}), topic)
 		msg := receive(t, cut)
 		link.Stall(faultlink.Requests)
 		msg.Ack() // sent while ownership is fresh; the server gets it much later
 		other, _ := subscribe(t, newSubscriber(t, client, fast), topic)
 		taken := receive(t, other)
 		link.Resume()
-		for range 20 { // the late command has run when others on the link have
-			if err := behind.Ping(context.Background()).Err(); err != nil {
-				t.Fatal(err)
-			}
+		wantRefused(t, &lost)
+		if n := pendingOf(t, client, topic, "billing"); n != 1 {
+			t.Errorf("%d pending after the late acknowledgement", n)
 		}
-		if err := s.Client().XPending(context.Background(), topic, "billing").Err(); err != nil {
-			t.Fatal(err)
-		}
-		wantPending(t, client, topic, "billing", 1)
 		select {
 		case <-taken.Context().Done():
 			t.Error("the new owner lost the entry")
@@ -174,14 +180,14 @@ func TestTakenOverWhileAlive(t *testing.T) {
 		ids := publish(t, client, topic, "in flight", "read ahead", "stays")
 		var lost observe.Events[subscriber.OwnershipEvent]
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
-			c.MinIdle = time.Second
+			c.MinIdle, c.Heartbeat = time.Minute, beat // nothing is taken back because it is idle
 			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, messages)
 		if err := client.XClaimJustID(ctx, &redis.XClaimArgs{Stream: topic, Group: "billing", Consumer: "thief", Messages: ids[:2]}).Err(); err != nil {
 			t.Fatal(err)
 		}
-		if cause := wantDone(t, msg.Context(), time.Second); !errors.Is(cause, subscriber.ErrOwnershipLost) {
+		if cause := wantDone(t, msg.Context(), within); !errors.Is(cause, subscriber.ErrOwnershipLost) {
 			t.Errorf("context ended by %v", cause)
 		}
 		msg.Ack()
@@ -316,16 +322,21 @@ func TestEntriesTrimmedWhilePending(t *testing.T) {
 		if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "dead", Streams: []string{topic, ">"}, Count: 3}).Err(); err != nil {
 			t.Fatal(err)
 		}
+		for _, id := range ids[:3] {
+			if err := client.Do(ctx, "XCLAIM", topic, "billing", "dead", 0, id, "IDLE", 3_600_000, "JUSTID").Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
 		client.XDel(ctx, topic, ids[:3]...)
 		var lost observe.Events[subscriber.LostEvent]
 		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
-			c.MinIdle = 500 * time.Millisecond
+			c.Heartbeat = beat / 2
 			c.Hooks = []subscriber.Hooks{{OnLost: lost.Add}}
 		}), topic)
 		// One waits for redelivery when it goes.
 		msg := receive(t, messages)
 		d, _ := subscriber.DeliveryOf(msg)
-		d.Delay(300 * time.Millisecond)
+		d.Delay(3 * time.Second)
 		msg.Nack()
 		client.XDel(ctx, topic, ids[3])
 		// One is with its handler when it goes: it is handled, not lost.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -69,9 +70,12 @@ func TestUndecodableBetweenTwoGoodOnes(t *testing.T) {
 		}
 		letter := wantDeadLetters(t, client, topic, 1)[0]
 		wantPending(t, client, topic, "billing", 0)
-		if n := runtime.NumGoroutine(); n > goroutines+2 {
-			t.Errorf("%d goroutines, %d before", n, goroutines)
-		}
+		testserver.Eventually(t, within, func() error { // the client may be dialing
+			if n := runtime.NumGoroutine(); n > goroutines+2 {
+				return fmt.Errorf("%d goroutines, %d before", n, goroutines)
+			}
+			return nil
+		})
 		for name, want := range map[string]string{
 			redisstream.UUIDHeaderKey: "u-1", "metadata": "\xc1not msgpack", "payload": "bad", "extra": "x",
 			"_dead_reason": subscriber.ReasonUndecodable, "_dead_count": "0", "_dead_group": "billing", "_dead_origin": topic + " " + bad,
@@ -161,21 +165,13 @@ func TestNackIsNoHotLoop(t *testing.T) {
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
 		c.RedeliverAfter, c.RedeliverMax = 100*time.Millisecond, 10*time.Second
 	}), topic)
-	deliveries := 0
-	end := time.After(2 * time.Second)
-	for {
-		select {
-		case msg := <-messages:
-			deliveries++
-			msg.Nack()
-			continue
-		case <-end:
-		}
-		break
+	began := time.Now()
+	for range 5 {
+		receive(t, messages).Nack()
 	}
 	// After 0, 75–100, 225–300, 525–700 and 1,125–1,500 ms.
-	if deliveries < 3 || deliveries > 6 {
-		t.Errorf("%d deliveries in two seconds", deliveries)
+	if took := time.Since(began); took < time.Second {
+		t.Errorf("five deliveries in %v", took)
 	}
 }
 
@@ -356,6 +352,7 @@ func TestRejectGoesToTheDeadLettersAtOnce(t *testing.T) {
 
 // A dead letter that the server refuses stays pending and is tried again.
 func TestDeadLetterRefused(t *testing.T) {
+	t.Parallel()
 	client, topic, ctx := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t), context.Background()
 	if err := client.Set(ctx, subscriber.DeadLetterTopic(topic), "in the way", 0).Err(); err != nil {
 		t.Fatal(err)
@@ -379,14 +376,17 @@ func TestDeadLetterRefused(t *testing.T) {
 	wantPending(t, client, topic, "billing", 1)
 	// Other acknowledgements don't wait for its next try, which by then is a second away.
 	<-time.After(2 * time.Second)
+	var took []time.Duration
 	for range 8 {
 		publish(t, client, topic, "good")
 		receive(t, messages).Ack()
 		acked := time.Now()
 		wantPending(t, client, topic, "billing", 1)
-		if took := time.Since(acked); took > 300*time.Millisecond {
-			t.Errorf("an acknowledgement took %v", took)
-		}
+		took = append(took, time.Since(acked))
+	}
+	// They would wait for the rest of a second each; that one is slow is the machine's fault.
+	if slices.Sort(took); took[len(took)/2] > 300*time.Millisecond {
+		t.Errorf("acknowledgements took %v", took)
 	}
 	client.Del(ctx, subscriber.DeadLetterTopic(topic))
 	wantDeadLetters(t, client, topic, 1)
@@ -404,19 +404,23 @@ func TestFailuresDontStarveOthers(t *testing.T) {
 		receive(t, messages).Nack()
 	}
 	publish(t, client, topic, numbered(50)...)
-	good, bad := 0, 0
-	for good < 50 {
+	var failures []int // before each of the others
+	for n := 0; len(failures) < 50; {
 		msg := receive(t, messages)
 		if string(msg.Payload) == "poison" {
 			<-time.After(2 * time.Millisecond) // the others are due again by then
-			bad++
+			if n++; n == 5000 {
+				t.Fatalf("%d failures, and others don't get a turn", n)
+			}
 			msg.Nack()
 			continue
 		}
-		good++
+		failures = append(failures, n)
+		n = 0
 		msg.Ack()
 	}
-	if bad > 100 {
-		t.Errorf("%d failures until 50 others had their turn", bad)
+	// More while a read is late.
+	if slices.Sort(failures); failures[len(failures)/2] > 1 {
+		t.Errorf("failures before each of the others: %v", failures)
 	}
 }

@@ -71,8 +71,8 @@ func TestLateBurialIsNoDeadLetter(t *testing.T) {
 		var dead observe.Events[subscriber.DeadLetterEvent]
 		var lost observe.Events[subscriber.OwnershipEvent]
 		publish(t, client, topic, "m")
-		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 200*time.Millisecond, 200*time.Millisecond }
-		messages, _ := subscribe(t, newSubscriber(t, link.Client(short), beating, func(c *subscriber.Config) {
+		short := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = time.Second, time.Second }
+		messages, _ := subscribe(t, newSubscriber(t, link.Client(short), mortal, func(c *subscriber.Config) {
 			c.Hooks = []subscriber.Hooks{{OnDeadLetter: dead.Add, OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, messages)
@@ -80,7 +80,7 @@ func TestLateBurialIsNoDeadLetter(t *testing.T) {
 		d, _ := subscriber.DeliveryOf(msg)
 		d.Reject("no", nil)
 		msg.Nack()
-		other, _ := subscribe(t, newSubscriber(t, client, beating), topic)
+		other, _ := subscribe(t, newSubscriber(t, client, mortal), topic)
 		taken := receive(t, other)
 		link.Heal()
 		testserver.Eventually(t, within, func() error {
@@ -104,6 +104,7 @@ func TestOwnEntriesAreNotTakenOver(t *testing.T) {
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 	var takeovers observe.Events[subscriber.TakeoverEvent]
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+		c.MinIdle = 2 * time.Second // an eighth of it, and it looks again
 		c.Hooks = []subscriber.Hooks{{OnTakeover: takeovers.Add}}
 	}), topic)
 	ids := publish(t, client, topic, "m")

@@ -157,7 +157,7 @@ func TestCloseTimeoutEndsContext(t *testing.T) {
 	if err := sub.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 3*time.Second {
+	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("Close took %v", took)
 	}
 	if cause := context.Cause(stuck.Context()); !errors.Is(cause, subscriber.ErrClosing) {
@@ -187,7 +187,7 @@ func TestInterruptedHandlerIsNotCounted(t *testing.T) {
 	publish(t, client, topic, "slow")
 	var settled observe.Events[subscriber.SettleEvent]
 	sub := newSubscriber(t, client, func(c *subscriber.Config) {
-		c.CloseTimeout, c.MinIdle = 400*time.Millisecond, time.Minute
+		c.CloseTimeout, c.MinIdle = 4*time.Second, time.Minute
 		c.Hooks = []subscriber.Hooks{{OnSettle: settled.Add}}
 	})
 	messages, cancel := subscribe(t, sub, topic)
@@ -231,12 +231,14 @@ func TestNothingLeaks(t *testing.T) {
 			t.Error(err)
 		}
 	}
+	// What need not wait for handlers ends long before that.
+	patient := func(c *subscriber.Config) { c.CloseTimeout = time.Minute }
 	t.Run("cancel on an empty stream", func(t *testing.T) {
-		_, messages, cancel, before := subscribed(t, testserver.Topic(t))
+		_, messages, cancel, before := subscribed(t, testserver.Topic(t), patient)
 		began := time.Now()
 		cancel()
 		wantClosed(t, messages)
-		if took := time.Since(began); took > time.Second {
+		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("took %v, one block time is 50ms", took)
 		}
 		leaks(t, before)
@@ -252,13 +254,13 @@ func TestNothingLeaks(t *testing.T) {
 	t.Run("Close with nobody draining", func(t *testing.T) {
 		topic := testserver.Topic(t)
 		publish(t, client, topic, numbered(3000)...)
-		sub, messages, _, before := subscribed(t, topic, func(c *subscriber.Config) { c.MaxInFlight = 64 })
+		sub, messages, _, before := subscribed(t, topic, patient, func(c *subscriber.Config) { c.MaxInFlight = 64 })
 		receive(t, messages).Ack()
 		began := time.Now()
 		if err := sub.Close(); err != nil {
 			t.Error(err)
 		}
-		if took := time.Since(began); took > 2*time.Second {
+		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("Close took %v", took)
 		}
 		wantClosed(t, messages)

@@ -21,7 +21,7 @@ func TestOrderedConsumersOnAQuietStream(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
-		fast := func(c *subscriber.Config) { c.MinIdle = 600 * time.Millisecond }
+		fast := func(c *subscriber.Config) { c.MinIdle = 4 * time.Second }
 		active, end := subscribe(t, newSubscriber(t, client, orderStream, fast), topic)
 		testserver.Eventually(t, within, func() error {
 			consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
@@ -31,7 +31,7 @@ func TestOrderedConsumersOnAQuietStream(t *testing.T) {
 			return nil
 		})
 		standing, _ := subscribe(t, newSubscriber(t, client, orderStream, fast), topic)
-		<-time.After(time.Second) // nothing is pending, and nothing comes, for longer than MinIdle
+		<-time.After(5 * time.Second) // nothing is pending, and nothing comes, for longer than MinIdle
 		for round := range 5 {
 			publish(t, client, topic, fmt.Sprint(2*round), fmt.Sprint(2*round+1))
 			for i := range 2 {
@@ -68,10 +68,12 @@ func TestOrderedConsumerGivesWay(t *testing.T) {
 		publish(t, client, topic, "0", "1", "2")
 		first := receive(t, messages)
 		wantPending(t, client, topic, "billing", 3)
-		if err := client.XGroupCreateConsumer(ctx, topic, "billing", "intruder").Err(); err != nil {
-			t.Fatal(err)
-		}
 		testserver.Eventually(t, within, func() error {
+			// A sign of life. No entry of its own has an ID as high as that.
+			if err := client.XReadGroup(ctx, &redis.XReadGroupArgs{
+				Group: "billing", Consumer: "intruder", Streams: []string{topic, "18446744073709551615-0"}}).Err(); err != nil {
+				return err
+			}
 			if n := handedBack(t, client, topic); n < 2 {
 				return fmt.Errorf("%d handed back", n)
 			}
@@ -93,8 +95,10 @@ func TestOrderedConsumerGivesWay(t *testing.T) {
 // A live consumer has very many pending entries, and then it dies: looking after them
 // does not keep the server from its work.
 func TestStandingByIsCheap(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
 		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
 			s := testserver.Start(t, kind)
 			client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
 			const entries = 200_000
@@ -112,8 +116,9 @@ func TestStandingByIsCheap(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantPending(t, client, topic, "billing", entries)
-			// The slowest of few is the machine's fault as often as ours.
-			scripts := func(during time.Duration) (median, slowest time.Duration) {
+			// The quickest of the scripts that ask who is active: where these look through
+			// all that is pending, each does; that one is slow is the machine's fault.
+			quickest := func(during time.Duration) time.Duration {
 				client.ConfigResetStat(ctx)
 				client.ConfigSet(ctx, "slowlog-log-slower-than", "0")
 				client.ConfigSet(ctx, "slowlog-max-len", "100000")
@@ -125,21 +130,19 @@ func TestStandingByIsCheap(t *testing.T) {
 				}
 				var took []time.Duration
 				for _, l := range log {
-					if l.Args[0] == "evalsha" || l.Args[0] == "eval" {
+					if slices.Contains([]string{"leave", "stay"}, l.Args[len(l.Args)-1]) {
 						took = append(took, l.Duration)
 					}
 				}
 				if len(took) == 0 {
 					t.Fatal("no script was run")
 				}
-				slices.Sort(took)
-				median, slowest = took[len(took)/2], took[len(took)-1]
-				t.Logf("%d scripts, median %v, slowest %v", len(took), median, slowest)
-				return median, slowest
+				t.Logf("%d scripts, from %v to %v", len(took), slices.Min(took), slices.Max(took))
+				return slices.Min(took)
 			}
 			messages, end := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) { c.MinIdle = time.Minute }), topic)
-			if median, _ := scripts(3 * time.Second); median > 5*time.Millisecond {
-				t.Errorf("standing by takes the server %v", median)
+			if took := quickest(3 * time.Second); took > 5*time.Millisecond {
+				t.Errorf("standing by takes the server %v", took)
 			}
 			end()
 			wantClosed(t, messages)
@@ -149,8 +152,8 @@ func TestStandingByIsCheap(t *testing.T) {
 					msg.Ack()
 				}
 			}()
-			if _, slowest := scripts(3 * time.Second); slowest > 100*time.Millisecond {
-				t.Errorf("taking over takes the server %v", slowest)
+			if took := quickest(3 * time.Second); took > 5*time.Millisecond {
+				t.Errorf("taking over takes the server %v", took)
 			}
 		})
 	}
