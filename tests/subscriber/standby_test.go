@@ -116,6 +116,11 @@ func TestStandingByIsCheap(t *testing.T) {
 				t.Fatal(err)
 			}
 			wantPending(t, client, topic, "billing", entries)
+			// An ordered consumer of another topic, so that the server knows the scripts: its
+			// answer that it does not is quick.
+			publish(t, client, topic+"-2", "m")
+			other, _ := subscribe(t, newSubscriber(t, client, orderStream), topic+"-2")
+			receive(t, other).Ack()
 			// The quickest of the scripts that ask who is active: where these look through
 			// all that is pending, each does; that one is slow is the machine's fault.
 			quickest := func(during time.Duration) time.Duration {
@@ -130,7 +135,7 @@ func TestStandingByIsCheap(t *testing.T) {
 				}
 				var took []time.Duration
 				for _, l := range log {
-					if slices.Contains([]string{"leave", "stay"}, l.Args[len(l.Args)-1]) {
+					if slices.Contains(l.Args, topic) && slices.Contains([]string{"leave", "stay"}, l.Args[len(l.Args)-1]) {
 						took = append(took, l.Duration)
 					}
 				}
@@ -141,7 +146,7 @@ func TestStandingByIsCheap(t *testing.T) {
 				return slices.Min(took)
 			}
 			messages, end := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) { c.MinIdle = time.Minute }), topic)
-			if took := quickest(3 * time.Second); took > 5*time.Millisecond {
+			if took := quickest(3 * time.Second); took > 100*time.Millisecond {
 				t.Errorf("standing by takes the server %v", took)
 			}
 			end()
@@ -152,7 +157,7 @@ func TestStandingByIsCheap(t *testing.T) {
 					msg.Ack()
 				}
 			}()
-			if took := quickest(3 * time.Second); took > 5*time.Millisecond {
+			if took := quickest(3 * time.Second); took > 100*time.Millisecond {
 				t.Errorf("taking over takes the server %v", took)
 			}
 		})
