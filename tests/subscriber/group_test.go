@@ -203,7 +203,10 @@ func TestLostReplyOfAckRestoresNothing(t *testing.T) {
 		t.Parallel()
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
-		messages, inHand := holding(t, link.Client(), topic)
+		logger := watermill.NewCaptureLogger()
+		messages, _ := subscribe(t, newLogged(t, link.Client(), logger, beating), topic)
+		publish(t, client, topic, "in hand", "read ahead")
+		inHand := receive(t, messages)
 		link.Lose(func(c faultlink.Command) bool { return slices.Contains(c.Args, "ack") })
 		inHand.Ack()
 		receive(t, messages).Ack()
@@ -217,6 +220,12 @@ func TestLostReplyOfAckRestoresNothing(t *testing.T) {
 		link.Lose(nil)
 		wantNone(t, messages, 2*beat)
 		wantPending(t, client, topic, "billing", 0)
+		// The acknowledgement that is sent again would take away at once what was restored.
+		for _, m := range logger.Captured()[watermill.InfoLogLevel] {
+			if strings.HasPrefix(m.Msg, "Entries are pending for nobody") {
+				t.Errorf("logged: %s", m.Msg)
+			}
+		}
 	})
 }
 
