@@ -159,7 +159,7 @@ func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, co
 	if len(duplicates) > 0 {
 		added := make(map[string]*item)
 		for i := range outcomes {
-			if o := &outcomes[i]; o.known && o.verdict == Added && o.err == nil {
+			if o := &outcomes[i]; o.known && o.verdict == Added {
 				added[o.entryID] = items[i]
 			}
 		}
@@ -173,6 +173,8 @@ func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, co
 			return outcomes, err // some replies are missing, so there is one
 		case o.err == nil:
 			o.err = confirmed
+		case confirmed != nil && o.verdict == Added: // added late, and not replicated either
+			o.err = fmt.Errorf("%w: %w", o.err, confirmed)
 		}
 	}
 	return outcomes, nil

@@ -32,8 +32,8 @@ type overflow struct {
 }
 
 type sample struct {
-	asked time.Time // the server counted then or later
-	added int64
+	asked, answered time.Time // the server counted in between
+	added           int64
 }
 
 // evicted returns how many ids are known to have been forgotten too early, by what
@@ -42,10 +42,13 @@ func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n := len(o.samples); n > 0 && info.IIDsAdded < o.samples[n-1].added {
+		if asked.Before(o.samples[n-1].answered) {
+			return 0 // overtaken by the reply of a later batch
+		}
 		o.samples = nil // the stream was made anew, or its map cleared
 	}
 	if n := len(o.samples); n == 0 || asked.Sub(o.samples[n-1].asked) >= window/overflowSamples {
-		o.samples = append(o.samples, sample{asked, info.IIDsAdded})
+		o.samples = append(o.samples, sample{asked, answered, info.IIDsAdded})
 	}
 	// Keep one sample from inside the window in front: what was added up to it may
 	// have expired.
@@ -53,7 +56,10 @@ func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info
 		o.samples = o.samples[1:]
 	}
 	mayHaveExpired := o.samples[0].added
-	if len(o.samples) > 1 && answered.Sub(o.samples[0].asked) >= window {
+	if answered.Sub(o.samples[0].asked) >= window {
+		if len(o.samples) == 1 {
+			return 0 // all that was added since may have expired
+		}
 		mayHaveExpired = o.samples[1].added
 	}
 	return info.IIDsAdded - info.IIDsTracked - mayHaveExpired

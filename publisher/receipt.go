@@ -48,8 +48,9 @@ type Receipt struct {
 	Verdict    Verdict
 	// EntryID is the entry of the event: the new one, or the original.
 	EntryID string
-	// Age is how old the original was, by the server's clock as last measured; 0
-	// unless the verdict is Duplicate or OriginalGone.
+	// Age is how old the original was, by the server's clock as last measured, or a
+	// little more: that took a round trip. 0 unless the verdict is Duplicate or
+	// OriginalGone.
 	Age  time.Duration
 	Mode Mode
 	// Resent: the reply of an earlier try was lost, and this call sent it again. An

@@ -88,6 +88,11 @@ func TestOverflow(t *testing.T) {
 		{90 * time.Second, 0, 100, 100, false, "the stream was made anew"},
 		{95 * time.Second, 30 * time.Second, 100, 100, false, "all are there; 1,000 are added at once, and the reply is late"},
 		{150 * time.Second, 6 * time.Second, 1100, 100, false, "1,000 are gone, which may be older than a minute"},
+		{150*time.Second + time.Millisecond, time.Hour, 2100, 100, false, "the only look at them is an hour ago"},
+		{4000 * time.Second, 10 * time.Second, 5000, 3000, false, "2,000 are gone, which were there long ago"},
+		{4020 * time.Second, 2 * time.Second, 14_000, 12_000, false, "the same 2,000 are gone"},
+		{4021 * time.Second, 2 * time.Second, 13_000, 11_000, false, "overtaken by the reply before"},
+		{4022 * time.Second, 0, 20_000, 10_000, true, "10,000 are gone, of which 5,000 had the right"},
 	} {
 		if got := look(step.at, step.at+step.late, step.added, step.tracked); (got > 0) != step.want {
 			t.Errorf("after %v: %d evicted, but %s", step.at, got, step.why)

@@ -68,8 +68,7 @@ func WithTx(fn func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*m
 }
 
 // lookWithin bounds the look at a session after something has failed. An answer that
-// comes later makes an outage of the handler's failure. With the wait before it and the
-// clean-up after it, it fits in middleware.DefaultStoreTimeout.
+// comes later makes an outage of the handler's failure.
 const lookWithin = 5 * time.Second
 
 // isLost tells that a handler failed because its session was lost, or the database can't

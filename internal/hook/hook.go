@@ -24,7 +24,7 @@ func call[E any](logger watermill.LoggerAdapter, hook func(E), event E) {
 	defer func() {
 		if p := recover(); p != nil {
 			logger.Error("A hook panicked", fmt.Errorf("%v", p), watermill.LogFields{
-				"event": fmt.Sprintf("%T%+v", event, event), "stack": string(debug.Stack()),
+				"event": fmt.Sprintf("%T", event), "value": fmt.Sprintf("%+v", event), "stack": string(debug.Stack()),
 			})
 		}
 	}()

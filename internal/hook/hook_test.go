@@ -26,7 +26,7 @@ func TestCall(t *testing.T) {
 		t.Errorf("called %q, want %q", got, want)
 	}
 	logged := logger.Captured()[watermill.ErrorLogLevel]
-	if len(logged) != 1 || logged[0].Err.Error() != "no metrics today" || logged[0].Fields["event"] != "hook_test.event{Topic:orders}" {
+	if len(logged) != 1 || logged[0].Err.Error() != "no metrics today" || logged[0].Fields["event"] != "hook_test.event" || logged[0].Fields["value"] != "{Topic:orders}" {
 		t.Errorf("logged %+v", logged)
 	}
 }

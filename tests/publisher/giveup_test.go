@@ -19,6 +19,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -96,22 +97,32 @@ func TestAddedAgainAfterTheWindow(t *testing.T) {
 		topic := testserver.Topic(t)
 		link := faultlink.New(t, s.Addr())
 		client := link.Client()
-		p := newPublisher(t, client, mode(m), window(time.Second, 100))
+		var windows observe.Events[publisher.WindowEvent]
+		p := newPublisher(t, client, mode(m), window(4*time.Second, 100), func(c *publisher.Config) {
+			c.Hooks = []publisher.Hooks{{OnWindow: windows.Add}}
+		})
 		mustPublish(t, p, topic, payment(0))
-		held := slowResend{word: "xadd", by: 3 * time.Second}
+		held := slowResend{word: "xadd", by: 6 * time.Second}
 		if m == publisher.Latch {
 			held.word = "eval"
 		}
 		client.AddHook(&held)
 		link.LoseNext(1, "XADD", "EVAL")
 		msg := payment(1)
-		if err := p.Publish(topic, msg); !errors.Is(err, publisher.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "twice") {
+		again := msg.Copy() // one event, twice in the call
+		if err := p.Publish(topic, msg, again); !errors.Is(err, publisher.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "twice") {
 			t.Errorf("error %v", err)
 		}
 		if r, _ := publisher.ReceiptOf(msg); r.Verdict != publisher.Added || !r.Resent || r.EntryID == "" {
 			t.Errorf("receipt %+v", r)
 		}
+		if r, _ := publisher.ReceiptOf(again); r.Verdict != publisher.Duplicate {
+			t.Errorf("receipt of the second one %+v", r)
+		}
 		wantEntries(t, s.Client(), topic, 3)
+		if list := windows.All(); len(list) != 1 { // that ids have expired is no overflow
+			t.Errorf("events %+v", list)
+		}
 	})
 }
 

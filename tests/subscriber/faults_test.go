@@ -258,19 +258,20 @@ func TestServerStopped(t *testing.T) {
 	if err := sub.Health(); err != nil {
 		t.Errorf("Health: %v", err)
 	}
+	stop := func(down time.Duration) (flowsAfter time.Duration) {
+		s.Stop()
+		<-time.After(down)
+		if err := sub.Health(); err == nil {
+			t.Error("Health is nil while the server is down")
+		}
+		s.Restart()
+		back := time.Now()
+		publish(t, s.Client(), topic, "after")
+		receive(t, messages).Ack()
+		return time.Since(back)
+	}
 	before := logger.lines.Load()
-	s.Stop()
-	<-time.After(down)
-	if err := sub.Health(); err == nil {
-		t.Error("Health is nil while the server is down")
-	}
-	s.Restart()
-	back := time.Now()
-	publish(t, s.Client(), topic, "after")
-	receive(t, messages).Ack()
-	if took := time.Since(back); took > 5*time.Second { // the longest pause is 1.5 s
-		t.Errorf("flows again after %v", took)
-	}
+	took := stop(down)
 	if n := logger.lines.Load() - before; n >= 20 {
 		t.Errorf("%d log lines", n)
 	}
@@ -278,6 +279,12 @@ func TestServerStopped(t *testing.T) {
 	l := outages.All()
 	if len(l) < 2 || l[0].Err == nil || l[len(l)-1].Err != nil || l[len(l)-1].For < down/2 {
 		t.Errorf("hook got %+v", l)
+	}
+	for try := 0; try < 2 && took > 2*time.Second; try++ { // once may be the machine's fault
+		took = stop(down)
+	}
+	if took > 2*time.Second {
+		t.Errorf("flows again after %v", took)
 	}
 }
 
