@@ -39,7 +39,8 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 				t.Parallel()
 				client, topic := s.Client(), testserver.Topic(t)
 				publish(t, client, topic, "slow")
-				fast := func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
+				const minIdle = 2 * time.Second
+				fast := func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = minIdle, beat }
 				first, _ := subscribe(t, newSubscriber(t, client, fast), topic)
 				msg := receive(t, first)
 				merged := make(chan string, 10)
@@ -57,7 +58,7 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 					t.Fatal("handed out twice to the same consumer")
 				case p := <-merged:
 					t.Fatalf("another consumer got %q", p)
-				case <-time.After(4 * time.Second): // longer than MinIdle
+				case <-time.After(4 * minIdle):
 				}
 				if err := msg.Context().Err(); err != nil {
 					t.Errorf("context ended: %v", context.Cause(msg.Context()))
