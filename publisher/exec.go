@@ -141,12 +141,11 @@ func (t *topic) saw(id server.ID) {
 }
 
 // added is the outcome of an item that this try has added.
-func (t *topic) added(st *state, it *item, o *outcome, id server.ID) {
-	t.saw(id)
+func (s *state) added(it *item, o *outcome) {
 	o.known, o.verdict = true, Added
 	// It was sent in time, but on its way it may have waited until the server had
 	// forgotten the first try.
-	if it.lost && time.Since(it.sent1) > st.window.Duration {
+	if it.lost && time.Since(it.sent1) > s.window.Duration {
 		o.err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, errAddedLate)
 	}
 }

@@ -86,12 +86,13 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		o.entryID = add.Val()
 		if id.After(last) {
 			last = id
-			t.added(st, items[i], o, id)
+			st.added(items[i], o)
 			continue
 		}
 		o.verdict, o.age = Duplicate, st.age(id)
 		duplicates = append(duplicates, i)
 	}
+	t.saw(last)
 	return t.conclude(items, outcomes, duplicates, confirmed, err)
 }
 

@@ -79,7 +79,8 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 	case len(list) == 2 && list[0] == "added":
 		o.entryID = list[1]
 		id, err := server.ParseID(list[1])
-		t.added(st, it, o, id)
+		t.saw(id)
+		st.added(it, o)
 		return false, err
 	case len(list) == 4 && list[0] == "duplicate":
 	default:

@@ -52,7 +52,7 @@ func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info
 	}
 	// Keep one sample from inside the window in front: what was added up to it may
 	// have expired.
-	for len(o.samples) > 1 && answered.Sub(o.samples[0].asked) >= window && answered.Sub(o.samples[1].asked) >= window {
+	for len(o.samples) > 1 && answered.Sub(o.samples[1].asked) >= window {
 		o.samples = o.samples[1:]
 	}
 	mayHaveExpired := o.samples[0].added

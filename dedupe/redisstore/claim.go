@@ -32,9 +32,13 @@ func (c *claim) Info() dedupe.Info        { return c.info }
 func (c *claim) Context() context.Context { return c.ctx }
 func (c *claim) Outputs() [][]byte        { return c.outputs }
 
+// renewal makes the lease begin anew, if the claim is still ours.
+func (c *claim) renewal() step {
+	return c.store.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds())
+}
+
 func (c *claim) renew(ctx context.Context) error {
-	s := c.store
-	r, _ := s.once(ctx, s.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds()))
+	r, _ := c.store.once(ctx, c.renewal())
 	held, err := r.yes()
 	if err == nil && !held {
 		return fmt.Errorf("%w: %s is not held by this owner any more", dedupe.ErrLeaseLost, c.name)

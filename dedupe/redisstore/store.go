@@ -186,7 +186,7 @@ func (s *Store) look(ctx context.Context, name string, o dedupe.Options) (*claim
 // has not lengthened it: another could have it before our first renewal, a third of a
 // lease from now.
 func (s *Store) lengthened(ctx context.Context, c *claim) (*claim, sending, error) {
-	sent := s.send(ctx, s.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds()))
+	sent := s.send(ctx, c.renewal())
 	held, err := sent.yes()
 	switch {
 	case err != nil:

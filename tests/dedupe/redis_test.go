@@ -145,28 +145,20 @@ func TestReplyOfAStepLost(t *testing.T) {
 	}
 }
 
-// loseLate is a hook that loses the reply of the first SET, and lets its loss be known
-// after so long.
-type loseLate struct {
-	redis.Hook
-	after time.Duration
-	done  *atomic.Bool
-}
+// setHook is called in place of each SET, with what sends it.
+type setHook func(send func() error) error
 
-func (h loseLate) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h loseLate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (setHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (setHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return next
 }
-func (h loseLate) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+func (h setHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() != "set" || h.done.Swap(true) {
-			return next(ctx, cmd)
+		send := func() error { return next(ctx, cmd) }
+		if cmd.Name() != "set" {
+			return send()
 		}
-		if err := next(ctx, cmd); err != nil && !errors.Is(err, redis.Nil) {
-			return err
-		}
-		<-time.After(h.after)
-		return io.ErrUnexpectedEOF
+		return h(send)
 	}
 }
 
@@ -177,7 +169,15 @@ func TestReplyOfAClaimLostLate(t *testing.T) {
 	server := testserver.Shared(t, testserver.Redis86)
 	client, o := server.Client(), options()
 	o.Lease = 4 * time.Second
-	client.AddHook(loseLate{after: o.Lease * 93 / 100, done: new(atomic.Bool)}) // a claim ends here at 90
+	var isLost atomic.Bool
+	client.AddHook(setHook(func(send func() error) error {
+		err := send()
+		if isLost.Swap(true) || err != nil && !errors.Is(err, redis.Nil) {
+			return err
+		}
+		<-time.After(o.Lease * 93 / 100) // a claim ends here at 90
+		return io.ErrUnexpectedEOF
+	}))
 	c := mustClaim(t, newRedis(t, client), newKey(t), o)
 	if err := c.Commit(t.Context(), nil); err != nil {
 		t.Error(err)
@@ -221,31 +221,15 @@ func TestClaimWhoseCallerGaveUp(t *testing.T) {
 	})
 }
 
-// holdSet is a hook that keeps SET from going out until it is released.
-type holdSet struct {
-	redis.Hook
-	release chan struct{}
-}
-
-func (h holdSet) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (h holdSet) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-func (h holdSet) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		if cmd.Name() == "set" {
-			<-h.release
-		}
-		return next(ctx, cmd)
-	}
-}
-
 // As before, but the claim has not got to the server yet: it is deleted after it has
 // come, not before.
 func TestClaimWhoseCallerGaveUpBeforeItCame(t *testing.T) {
 	server := testserver.Shared(t, testserver.Redis86)
-	client, hook := server.Client(), holdSet{release: make(chan struct{})}
-	client.AddHook(hook)
+	client, release := server.Client(), make(chan struct{})
+	client.AddHook(setHook(func(send func() error) error {
+		<-release
+		return send()
+	}))
 	s, other, k := newRedis(t, client), newRedis(t, server.Client()), newKey(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
@@ -253,7 +237,7 @@ func TestClaimWhoseCallerGaveUpBeforeItCame(t *testing.T) {
 		t.Fatalf("error %v, want the context's", err)
 	}
 	<-time.After(200 * time.Millisecond) // for a deletion that did not wait
-	close(hook.release)
+	close(release)
 	// It came, and went, long before its lease ends.
 	testserver.Eventually(t, 10*time.Second, func() error {
 		c := mustAsk(t, other, k, options())

@@ -107,7 +107,8 @@ func TestTenTimesTheWindow(t *testing.T) {
 	publishAll(t, p, topic, inOrder(100_000))
 	wantEntries(t, client, topic, 100_000)
 	list := events.All()
-	if len(list) < 2 || list[1].Kind != publisher.WindowOverflow || list[1].Evicted <= 0 || list[1].Effective.Entries != 10_000 {
+	// The second one and, on a machine that takes minutes, reports that say the same.
+	if len(list) < 2 || slices.ContainsFunc(list[1:], func(e publisher.WindowEvent) bool { return e.Kind != publisher.WindowOverflow }) || list[1].Kind != publisher.WindowOverflow || list[1].Evicted <= 0 || list[1].Effective.Entries != 10_000 {
 		t.Fatalf("events %+v", list)
 	}
 	// The newest keys are remembered, the oldest are not.

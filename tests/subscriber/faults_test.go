@@ -258,7 +258,7 @@ func TestServerStopped(t *testing.T) {
 	if err := sub.Health(); err != nil {
 		t.Errorf("Health: %v", err)
 	}
-	stop := func(down time.Duration) (flowsAfter time.Duration) {
+	stop := func() (flowsAfter time.Duration) {
 		s.Stop()
 		<-time.After(down)
 		if err := sub.Health(); err == nil {
@@ -271,7 +271,7 @@ func TestServerStopped(t *testing.T) {
 		return time.Since(back)
 	}
 	before := logger.lines.Load()
-	took := stop(down)
+	took := stop()
 	if n := logger.lines.Load() - before; n >= 20 {
 		t.Errorf("%d log lines", n)
 	}
@@ -281,7 +281,7 @@ func TestServerStopped(t *testing.T) {
 		t.Errorf("hook got %+v", l)
 	}
 	for try := 0; try < 2 && took > 2*time.Second; try++ { // once may be the machine's fault
-		took = stop(down)
+		took = stop()
 	}
 	if took > 2*time.Second {
 		t.Errorf("flows again after %v", took)
