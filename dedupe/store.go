@@ -44,6 +44,9 @@ type Options struct {
 	// Fingerprint says what must be equal in two events of one key; nil matches any.
 	// Stores keep a digest of it (see [Digest]).
 	Fingerprint []byte
+	// Group is the consumer group that the event was read by, empty where that is not
+	// known. Stores keep it with the record where it differs from the key's namespace.
+	Group string
 }
 
 // MinLease is the shortest lease: a renewal, with its reply, must fit in several times.
@@ -100,6 +103,8 @@ type Info struct {
 	// CommittedAt is, for Done and Conflict, when the record was made, by the store's
 	// clock.
 	CommittedAt time.Time
+	// Group is, for Done and Conflict, the Options.Group of who made the record.
+	Group string
 	// TookOver tells, for Claimed, that a former owner's lease ran out: an earlier run
 	// ended without a word, and its effects may be there. Stores whose servers remove
 	// what ran out can't know it.

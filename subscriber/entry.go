@@ -87,7 +87,7 @@ func (e *entry) Info() delivery.Info {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return delivery.Info{
-		Stream: b.topic, EntryID: e.name, Group: b.cfg.Group, Consumer: b.consumer,
+		Stream: b.topic, EntryID: e.name, Group: b.cfg.Group, Consumer: b.consumer, FanOut: b.cfg.FanOut,
 		Count: e.count, Redelivered: e.again, AddedAt: time.UnixMilli(int64(e.id.MS)),
 	}
 }

@@ -15,6 +15,8 @@ type Info struct {
 	// Stream and EntryID tell the entry; Group and Consumer who reads it. Both are
 	// empty for a subscriber that fans out.
 	Stream, EntryID, Group, Consumer string
+	// FanOut tells that every subscription gets the entry, whatever others do with it.
+	FanOut bool
 	// Count is the number of times that the entry was handed out and this counts:
 	// 1 on the first delivery.
 	Count int
