@@ -44,10 +44,9 @@ type book struct {
 	position          position
 	lastRead          server.ID
 	lastPrint         uint64 // of the entry lastRead
-	gate              gate
+	gate              gate   // of an ordered subscription
 	ordered           bool
-	activeUntil       instant // when the gate shuts by our own clock
-	stopping          bool    // nothing is handed out any more
+	stopping          bool // nothing is handed out any more
 	prepareAt         instant
 	clock             serverClock
 	suspectsOut       int
@@ -67,9 +66,7 @@ func newBook(cfg *Config, topic, consumer string) *book {
 		entries: make(map[server.ID]*entry), lanes: make(map[string]*lane),
 		inFlight: make([]*entry, cfg.MaxInFlight),
 	}
-	if cfg.Order != OrderNone && !cfg.FanOut {
-		b.ordered, b.gate = true, gateShut
-	}
+	b.ordered = cfg.Order != OrderNone && !cfg.FanOut
 	return b
 }
 
@@ -245,7 +242,7 @@ func (b *book) pick(now, until instant) (*entry, instant) {
 
 // head is the first entry of a queue, nil while the server has to say first whose it is.
 func (b *book) head(q *queue) *entry {
-	e := q.peek()
+	e := q.peek(b.isBelowOthers)
 	if e != nil && e.doubt {
 		notify(b.verify)
 		return nil

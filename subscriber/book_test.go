@@ -22,7 +22,7 @@ func testBook(change func(*Config)) *book {
 	change(&cfg)
 	cfg.defaults()
 	b := newBook(&cfg, "orders", "c-1")
-	b.gate, b.activeUntil = gateOpen, forever
+	b.openGate(forever, server.ID{}, 0)
 	return b
 }
 

@@ -29,14 +29,19 @@ func (q *queue) unpop(e *entry) {
 	q.list[q.head] = e
 }
 
-// peek returns the first entry that is ready, dropping those that are not any more.
-func (q *queue) peek() *entry {
-	for q.head < len(q.list) {
-		e := q.list[q.head]
-		if e.state == stateReady {
+// peek returns the first entry that is ready and may go, and puts it in front. It drops
+// those before it that are not ready any more.
+func (q *queue) peek(mayGo func(*entry) bool) *entry {
+	for i := q.head; i < len(q.list); i++ {
+		e := q.list[i]
+		switch {
+		case e.state == stateReady && mayGo(e):
+			copy(q.list[q.head+1:i+1], q.list[q.head:i])
+			q.list[q.head] = e
 			return e
+		case e.state != stateReady && i == q.head:
+			q.pop()
 		}
-		q.pop()
 	}
 	return nil
 }

@@ -202,6 +202,7 @@ func (b *book) renewed(list []*entry, sent instant, v verdict) (ended []Ownershi
 
 // taken ends an entry that another consumer has.
 func (b *book) taken(e *entry) (ended []OwnershipEvent) {
+	b.yield()
 	if e.state == stateSettling {
 		return nil // the answer to its acknowledgement will tell
 	}
@@ -216,9 +217,6 @@ func (b *book) taken(e *entry) (ended []OwnershipEvent) {
 			ended = append(ended, ev)
 		}
 		notify(b.recall)
-	}
-	if b.ordered {
-		b.gate = gateShut // somebody else is active
 	}
 	return ended
 }

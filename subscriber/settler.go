@@ -236,6 +236,9 @@ func (b *book) refused(batch []*entry, others, nobodys map[string]bool) (events 
 	for _, e := range batch {
 		// After a lost reply it may be our own first try that has done it; in a group that
 		// was made again there may be nothing to acknowledge.
+		if others[e.name] {
+			b.yield()
+		}
 		if others[e.name] || nobodys[e.name] && !e.tried && !e.doubt {
 			events = append(events, OwnershipEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Refused: true})
 		}
@@ -330,6 +333,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		}
 		return s.buryOne(ctx, e, true)
 	case out[0] == "lost", out[0] == "absent":
+		s.book.standBack()
 		s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
 	default:
 		ev.DeadLetterTopic = slot.DeadLetter(s.topic)

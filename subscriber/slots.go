@@ -135,7 +135,7 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 func (b *book) offer(e *entry, cancel context.CancelCauseFunc) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stopping || b.isShut() || e.gone || e.doubt || b.now() >= e.until {
+	if b.stopping || b.isShut() || !b.isBelowOthers(e) || e.gone || e.doubt || b.now() >= e.until {
 		return false
 	}
 	e.cancel, e.over = cancel, false
@@ -154,7 +154,7 @@ func (b *book) isStale(e *entry) bool {
 func (b *book) mayStay(e *entry) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return !b.stopping && !b.isShut() && !e.over && !e.gone && !e.doubt
+	return !b.stopping && !b.isShut() && b.isBelowOthers(e) && !e.over && !e.gone && !e.doubt
 }
 
 func (b *book) isDelayed(e *entry) bool {
@@ -178,10 +178,14 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 		s.ifLost(s.book.question(e), e)
 		return false
 	case fetchedLost:
-		s.ifLost(s.book.drop(e), e)
+		if deleted := s.book.drop(e, outcome); deleted {
+			s.ifLost(true, e)
+		} else {
+			s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
+		}
 		return false
 	case fetchedGone:
-		s.book.drop(e)
+		s.book.drop(e, outcome)
 		s.ifLost(true, e)
 		return false
 	}
@@ -219,11 +223,14 @@ func (b *book) question(e *entry) (lost bool) {
 	return lost
 }
 
-// drop forgets an entry that was picked and turned out not to be ours. It tells
-// whether it was known to be deleted.
-func (b *book) drop(e *entry) (deleted bool) {
+// drop forgets an entry that was picked and turned out to be another consumer's, or gone
+// from the stream. It tells whether it was known to be deleted.
+func (b *book) drop(e *entry, because fetched) (deleted bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if because == fetchedLost {
+		b.yield()
+	}
 	b.land(e)
 	deleted = e.deleted
 	b.done(e)

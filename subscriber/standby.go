@@ -2,17 +2,26 @@ package subscriber
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
-// gate says what a subscription that keeps an order may do.
-type gate uint8
+var errNotAlone = errors.New("an ordered consumer needs the group for itself")
 
-const (
-	gateOpen    gate = iota // read and hand out
-	gateNoReads             // hand out what was taken over, read nothing new
-	gateShut                // stand by
-)
+// gate says whether a subscription that keeps an order may hand out and read.
+type gate struct {
+	open  bool
+	until instant // when it shuts by our own clock
+	// others is the lowest ID that is pending for other consumers, zero if there is none.
+	// What lies above it has to wait: entries of the same key may come back in parts, in
+	// any number of steps. Nothing new is read meanwhile.
+	others server.ID
+	// losses counts what has shut the gate since entries turned out to be another
+	// consumer's: an answer to an earlier question does not open it again.
+	losses int
+}
 
 // One subscription of a group is active when an order is to be kept: the one whose
 // consumer the group has (standby.lua). Others have none and ask again and again. The
@@ -62,7 +71,7 @@ func (s *subscription) beActive(ctx context.Context, otherwise string) (alive in
 		s.untold.CompareAndSwap(false, err != nil)
 		s.taking.Add(-1)
 	}()
-	sent, most := s.book.now(), s.book.spare()
+	sent, most, losses := s.book.now(), s.book.spare(), s.book.losses()
 	reply, err := standbyScript.Run(ctx, s.client, []string{s.topic},
 		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, otherwise)
 	if err != nil {
@@ -74,24 +83,24 @@ func (s *subscription) beActive(ctx context.Context, otherwise string) (alive in
 		return 0, 0, err
 	}
 	s.book.setClock(parts[5])
-	left, _ := parts[0].(int64)
+	var others server.ID
+	if lowest, _ := parts[0].(string); lowest != "" {
+		if others, err = server.ParseID(lowest); err != nil {
+			return 0, 0, err
+		}
+	}
 	alive, _ = parts[1].(int64)
 	found, err = s.adoptTaken(ctx, parts[2], parts[3], parts[4], sent)
-	switch {
-	case err != nil:
+	if err != nil {
 		return 0, 0, err
-	case alive > 0:
-		if s.book.setGate(gateShut, 0) {
-			s.logger.Error("Another consumer of the group has become active beside this one, which stands by from now on", nil, s.fields(nil))
-		}
-	case left == 0:
-		s.book.setGate(gateOpen, s.book.leaseFrom(sent))
-	case found > 0 || most == 0:
-		// More than fits: what was taken has the lowest IDs and may go out.
-		s.book.setGate(gateNoReads, s.book.leaseFrom(sent))
-	default: // the first one waits for its redelivery
-		s.book.stayActive(s.book.leaseFrom(sent))
 	}
+	if alive > 0 {
+		if s.book.shutGate() {
+			s.logger.Error("Another consumer of the group has become active beside this one, which stands by from now on", errNotAlone, s.fields(nil))
+		}
+		return alive, found, nil
+	}
+	s.book.openGate(s.book.leaseFrom(sent), others, losses)
 	return alive, found, nil
 }
 
@@ -108,32 +117,70 @@ func (s *subscription) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// setGate sets the gate, and until when it is good without another sign of life. It
-// tells whether it was open before.
-func (b *book) setGate(g gate, until instant) (wasOpen bool) {
+// openGate opens the gate for what lies below the lowest ID that is pending for others,
+// and says until when that is good without another sign of life. losses is what the book
+// had counted before the server was asked.
+func (b *book) openGate(until instant, others server.ID, losses int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	wasOpen = b.gate == gateOpen
-	b.gate, b.activeUntil = g, until
-	notify(b.recall)
-	notify(b.wake)
-	notify(b.room)
+	if b.gate.losses != losses {
+		return
+	}
+	b.gate.open, b.gate.until, b.gate.others = true, until, others
+	b.gateChanged()
+}
+
+// shutGate tells whether the gate was open before.
+func (b *book) shutGate() (wasOpen bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wasOpen = b.gate.open
+	b.gate.open = false
+	b.gateChanged()
 	return wasOpen
 }
 
-func (b *book) stayActive(until instant) {
+func (b *book) gateChanged() {
+	notify(b.recall)
+	notify(b.wake)
+	notify(b.room)
+}
+
+// yield shuts the gate of an ordered subscription: an entry turned out to be another
+// consumer's, and before the server has said how much is, nothing may overtake it.
+func (b *book) yield() {
+	if b.ordered {
+		b.gate.open = false
+		b.gate.losses++
+		b.gateChanged()
+	}
+}
+
+// standBack is yield for those who don't hold the lock.
+func (b *book) standBack() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.activeUntil = until
+	b.yield()
+}
+
+func (b *book) losses() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.gate.losses
 }
 
 // isShut tells that nothing may go out now.
 func (b *book) isShut() bool {
-	return b.ordered && (b.gate == gateShut || b.now() >= b.activeUntil)
+	return b.ordered && (!b.gate.open || b.now() >= b.gate.until)
 }
 
-// mayRead tells that the gate is open.
-func (b *book) mayRead() bool { return b.gate == gateOpen && !b.isShut() }
+// isBelowOthers tells that nothing lower is pending for another consumer.
+func (b *book) isBelowOthers(e *entry) bool {
+	return b.gate.others == server.ID{} || b.gate.others.After(e.id)
+}
+
+// mayRead tells that the gate is open, and nothing is pending for others.
+func (b *book) mayRead() bool { return !b.isShut() && b.gate.others == server.ID{} }
 
 func (b *book) isGated() bool {
 	b.mu.Lock()

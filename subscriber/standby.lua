@@ -8,9 +8,10 @@
 -- ARGV[5]  consumer that entries are handed back to
 -- ARGV[6]  'leave': then remove the own consumer, if nothing is pending for it, where
 --          another is alive, so that it does not count as alive itself; else 'stay'
--- Returns  {entries of others that are left, how many other consumers are alive, entries
---          handed back, entries of the dead, IDs of deleted entries, the server's time in
---          milliseconds}, an entry being ID, delivery count
+-- Returns  {lowest ID that is left with others, '' if none is or one of them is alive; how
+--          many other consumers are alive, entries handed back, entries of the dead, IDs of
+--          deleted entries, the server's time in milliseconds}, an entry being ID, delivery
+--          count
 -- Errors   NOGROUP
 --
 -- The active consumer is the one that the group has: those that stand by don't read, and
@@ -34,18 +35,21 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', key, group)) do
 end
 if alive > 0 then
   if ARGV[6] == 'leave' and mine == 0 then redis.call('XGROUP', 'DELCONSUMER', key, group, me) end
-  return {others, alive, returned, dead, gone, time}
+  return {'', alive, returned, dead, gone, time}
 end
 
 -- A sign of life, also where nothing is new and nothing is held. It reads nothing: no own
 -- entry has an ID as high as that.
 redis.call('XREADGROUP', 'GROUP', group, me, 'COUNT', 1, 'STREAMS', key, '18446744073709551615-0')
-if others == 0 then return {0, 0, returned, dead, gone, time} end
-local taken = 0
-for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', most + (mine or 0))) do
+if others == 0 then return {'', 0, returned, dead, gone, time} end
+local taken, left = 0, ''
+for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', most + (mine or 0) + 1)) do
   if row[2] ~= me then
     -- What was handed back to wait keeps those behind it waiting.
-    if row[3] < idle or taken == most then break end
+    if row[3] < idle or taken == most then
+      left = row[1]
+      break
+    end
     taken = taken + 1
     local list = dead
     if row[2] == back then list = returned end
@@ -58,4 +62,4 @@ for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', most + (mine o
     end
   end
 end
-return {others - taken, 0, returned, dead, gone, time}
+return {left, 0, returned, dead, gone, time}

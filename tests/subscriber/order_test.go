@@ -165,6 +165,90 @@ func TestOrderedTakeoverWaitsForTheSlowest(t *testing.T) {
 	}
 }
 
+// Entries that the active consumer has lost come back to it in parts: none that it has read
+// before, and still holds, goes out in front of those that are still to come.
+func TestOrderWhileLostEntriesComeBackInParts(t *testing.T) {
+	t.Parallel()
+	for name, order := range map[string]func(*subscriber.Config){"key": orderKey, "stream": orderStream} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, topic, ctx := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t), context.Background()
+			ids := publish(t, client, topic, "a/0", "a/1", "a/2", "a/3", "a/4", "a/5", "a/6", "a/7")
+			lost := make(chan string, len(ids))
+			messages, _ := subscribe(t, newSubscriber(t, client, order, func(c *subscriber.Config) {
+				c.MinIdle, c.Heartbeat = 8*time.Second, 500*time.Millisecond
+				c.Hooks = []subscriber.Hooks{{OnOwnershipLost: func(e subscriber.OwnershipEvent) { lost <- e.EntryID }}}
+			}), topic)
+			first := receive(t, messages)
+			// What another consumer does that takes over 1 to 4 and gives them back as it
+			// finds this one alive: 1 may be taken at once, 2 to 4 have to wait.
+			for i, idle := range []int{1: 3_600_000, 2: 5_000, 3: 5_000, 4: 5_000} {
+				if i == 0 {
+					continue
+				}
+				if err := client.Do(ctx, "XCLAIM", topic, "billing", "handback", 0, ids[i], "IDLE", idle, "JUSTID").Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 4 {
+				select {
+				case <-lost:
+				case <-time.After(within):
+					t.Fatal("the loss was not noticed")
+				}
+			}
+			first.Ack()
+			for i := 1; i < len(ids); i++ {
+				msg := receive(t, messages)
+				if string(msg.Payload) != fmt.Sprint("a/", i) {
+					t.Fatalf("got %q, want a/%d", msg.Payload, i)
+				}
+				msg.Ack()
+			}
+			wantPending(t, client, topic, "billing", 0)
+		})
+	}
+}
+
+// A hand-out or a dead letter finds the entry with another consumer, before a heartbeat
+// does: what comes behind it waits.
+func TestOrderWhenAStepFindsAnEntryLost(t *testing.T) {
+	t.Parallel()
+	for name, settle := range map[string]func(*message.Message){
+		"hand-out": func(msg *message.Message) { msg.Nack() },
+		"dead letter": func(msg *message.Message) {
+			d, _ := subscriber.DeliveryOf(msg)
+			d.Reject("bad", nil)
+			msg.Ack()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, topic, ctx := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t), context.Background()
+			ids := publish(t, client, topic, "a/0", "a/1")
+			messages, _ := subscribe(t, newSubscriber(t, client, orderKey, func(c *subscriber.Config) {
+				// Neither a heartbeat nor the look at the owner by the clock helps.
+				c.MinIdle, c.Heartbeat, c.Block = 6*time.Second, 2*time.Second, 50*time.Millisecond
+				c.RedeliverAfter, c.RedeliverMax = time.Millisecond, time.Millisecond
+			}), topic)
+			first := receive(t, messages)
+			if err := client.Do(ctx, "XCLAIM", topic, "billing", "other", 0, ids[0], "IDLE", 0, "JUSTID").Err(); err != nil {
+				t.Fatal(err)
+			}
+			settle(first)
+			msg := receive(t, messages) // once the other gives no sign of life any more
+			if string(msg.Payload) != "a/0" {
+				t.Fatalf("got %q while another consumer has a/0", msg.Payload)
+			}
+			msg.Ack()
+			if msg = receive(t, messages); string(msg.Payload) != "a/1" {
+				t.Fatalf("got %q, want a/1", msg.Payload)
+			}
+			msg.Ack()
+		})
+	}
+}
+
 // The order within each key over random failures and the death of a consumer.
 func TestOrderOverFailuresAndDeath(t *testing.T) {
 	t.Parallel()
