@@ -228,7 +228,7 @@ func TestScriptsHaveTheirContract(t *testing.T) {
 	for name, source := range map[string]string{
 		"hold": holdSource, "ack": ackSource, "prepare": prepareSource, "release": releaseSource,
 		"bury": burySource, "take": takeSource, "standby": standbySource, "sweep": sweepSource,
-		"own": ownSource, "position": positionSource, "restore": restoreSource, "peek": peekSource,
+		"own": ownSource, "info": infoSource, "restore": restoreSource, "peek": peekSource,
 	} {
 		for _, part := range []string{"-- KEYS[1]", "-- ARGV[1", "-- Returns", "-- Errors"} {
 			if !strings.Contains(source, part) {

@@ -102,7 +102,7 @@ func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error
 		return tr, fmt.Errorf("the user may not run %s on it or on %s: grant it with ACL SETUSER",
 			strings.Join(tr.Missing, ", "), slot.DeadLetter(s.topic))
 	}
-	if _, tr.Exists, err = s.lastGenerated(ctx); err != nil {
+	if _, tr.Exists, err = s.lookAtStream(ctx); err != nil {
 		return tr, explain(err)
 	}
 	if tr.DeadLetters, err = s.client.XLen(ctx, slot.DeadLetter(s.topic)).Result(); err != nil {
@@ -152,9 +152,11 @@ func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
 	if !tr.HasGroup {
 		return nil
 	}
-	if tr.TrimmedUnread, err = s.trimmedUnread(ctx); err != nil {
+	stream, group, err := s.lookAtGroup(ctx)
+	if err != nil {
 		return err
 	}
+	tr.TrimmedUnread = trimmedUnread(stream, group)
 	summary, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
 	if err != nil {
 		return err

@@ -36,7 +36,7 @@ func (s *subscription) drain(ctx context.Context, reader, keeper, settler *sync.
 	s.book.stop()
 	s.awaitIdle(s.cfg.CloseTimeout)
 	if ended := s.book.endAll(); ended > 0 {
-		s.logger.Error("Handlers did not finish in time; their messages will be delivered again", nil,
+		s.logger.Error("Handlers did not finish in time; their messages will be redelivered", errSlowHandlers,
 			s.fields(watermill.LogFields{fieldEntries: ended}))
 		s.awaitIdle(settleGrace(s.cfg.CloseTimeout))
 	}
@@ -99,7 +99,7 @@ func (s *subscription) handBack(ctx context.Context) {
 				continue
 			}
 			if tries++; tries >= most {
-				s.logger.Error("Entries could not be handed back; others take them over after MinIdle", err,
+				s.logger.Error("Entries could not be handed back; other consumers take them over after MinIdle", err,
 					s.fields(watermill.LogFields{fieldEntries: len(back) + len(stay)}))
 				return
 			}

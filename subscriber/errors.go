@@ -26,3 +26,15 @@ var (
 	// message will be delivered again.
 	ErrClosing = errors.New("subscription ended before the message was settled")
 )
+
+// What log lines at ERROR give as the cause where no call has failed.
+var (
+	errSmallPool    = errors.New("each subscription keeps one connection busy; raise PoolSize to the number wanted")
+	errSlowHandlers = errors.New("CloseTimeout has nearly passed; the contexts of the messages end")
+	errDeleted      = errors.New("somebody has deleted the stream or destroyed the group")
+	errStreamAnew   = errors.New("the stream was deleted, and its IDs begin again below those that were read")
+	errNotAlone     = errors.New("an ordered consumer needs the group for itself")
+	errSilent       = errors.New("their consumers gave no sign of life for MinIdle")
+	errNoReason     = errors.New("the handler's error is not known")
+	errTrimmed      = errors.New("the entries were deleted or trimmed")
+)

@@ -20,7 +20,7 @@ func (s *subscription) makeGroup(ctx context.Context, start string) (made bool, 
 	err = s.client.XGroupCreateMkStream(ctx, s.topic, s.cfg.Group, start).Err()
 	switch {
 	case err == nil:
-		s.logger.Info("Made the consumer group", s.fields(watermill.LogFields{"start": start}))
+		s.logger.Info("Created the consumer group", s.fields(watermill.LogFields{"start": start}))
 		return true, nil
 	case hasPrefix(err, "BUSYGROUP"):
 		return false, nil
@@ -41,32 +41,17 @@ func explain(err error) error {
 
 // notePosition asks how far the group has come, for when it is destroyed: what other
 // consumers have settled need not come again, and what is pending for one that is dead,
-// or was handed back, has nobody else to speak for it. It tells how many entries are
-// pending for this consumer.
+// or was handed back, has nobody else to speak for it. It reports what was trimmed unread,
+// and returns how many entries are pending for this consumer.
 func (s *subscription) notePosition(ctx context.Context) (mine int64, err error) {
 	asked := s.book.askPosition()
-	reply, err := positionScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer)
+	stream, group, err := s.lookAtGroup(ctx)
 	if err != nil {
 		return 0, err
 	}
-	parts, err := list(reply, 4)
-	if err != nil {
-		return 0, err
-	}
-	last, err := server.ParseID(fmt.Sprint(parts[0]))
-	if err != nil {
-		return 0, err
-	}
-	pending, _ := parts[2].(int64)
-	mine, _ = parts[3].(int64)
-	var lowest server.ID
-	if pending > 0 {
-		if lowest, err = server.ParseID(fmt.Sprint(parts[1])); err != nil {
-			return 0, err
-		}
-	}
-	s.book.notePosition(asked, last, lowest, pending > mine)
-	return mine, nil
+	s.countUnread(stream, group)
+	s.book.notePosition(asked, group.delivered, group.lowest, group.pending > group.mine)
+	return group.mine, nil
 }
 
 // position is a place in the stream: what is not behind it was delivered to the group,
@@ -161,7 +146,7 @@ func (s *subscription) heal(ctx context.Context) error {
 	} else {
 		_, _ = s.notePosition(ctx) // the other may know of lower ones; else the heartbeat asks
 	}
-	s.logger.Error("The stream or its consumer group was deleted, and is made again", nil,
+	s.logger.Error("The stream or its consumer group was missing, and is created again; unsettled entries will be redelivered", errDeleted,
 		s.fields(watermill.LogFields{"start": start, "dropped_read_ahead": len(dropped), "by_another_consumer": !made}))
 	switch {
 	case len(dropped) == 0:
@@ -202,7 +187,7 @@ func (s *subscription) deletedOf(ctx context.Context, names []string) (deleted [
 // from the old one, except that the clock may have been set back, and that both may have
 // entries of the same millisecond: then the last entry that was read tells.
 func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, err error) {
-	last, exists, err := s.lastGenerated(ctx)
+	info, exists, err := s.lookAtStream(ctx)
 	switch {
 	case err != nil:
 		return "", false, explain(err)
@@ -213,7 +198,7 @@ func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, 
 	switch {
 	case !p.known:
 		return s.cfg.StartFrom.argument(), false, nil
-	case p.reached.After(last):
+	case p.reached.After(info.last):
 		return "0", true, nil
 	case p.print == 0: // nothing was read here that could tell the streams apart
 		return idText(p.from), false, nil
@@ -324,14 +309,9 @@ func (s *subscription) resolveStart(ctx context.Context) error {
 	switch start {
 	case "0":
 	case "$":
-		last, exists, err := s.lastGenerated(ctx)
-		if err != nil {
-			return explain(err)
-		}
-		if exists {
-			s.lastID = last
-		}
-		return nil
+		info, _, err := s.lookAtStream(ctx)
+		s.lastID = info.last
+		return explain(err)
 	default:
 		id, err := server.ParseID(start)
 		if err != nil {
@@ -339,25 +319,25 @@ func (s *subscription) resolveStart(ctx context.Context) error {
 		}
 		s.lastID = id
 	}
-	_, _, err := s.lastGenerated(ctx) // shows a key of another type
+	_, _, err := s.lookAtStream(ctx) // shows a key of another type
 	return explain(err)
 }
 
 // checkAnew notices, with FanOut, a stream that was deleted and has begun again with
-// lower IDs. It is called when nothing came.
+// lower IDs. It is called when nothing came, and looks once a heartbeat.
 func (s *subscription) checkAnew(ctx context.Context) error {
-	last, exists, err := s.lastGenerated(ctx)
+	if now := s.book.now(); now >= s.checkAnewAt {
+		s.checkAnewAt = now + instant(s.cfg.Heartbeat)
+	} else {
+		return nil
+	}
+	info, exists, err := s.lookAtStream(ctx)
 	if err != nil {
 		return err
 	}
-	if exists && s.lastID.After(last) {
-		s.logger.Error("The stream has begun again with lower IDs; reading it from its beginning", nil, s.fields(nil))
+	if exists && s.lastID.After(info.last) {
+		s.logger.Error("Reading the stream from its beginning", errStreamAnew, s.fields(nil))
 		s.lastID = server.ID{}
 	}
 	return nil
-}
-
-func (s *subscription) lastGenerated(ctx context.Context) (id server.ID, exists bool, err error) {
-	info, exists, err := server.ReadStreamInfo(ctx, s.client, s.topic)
-	return info.Last, exists, err
 }

@@ -140,10 +140,9 @@ func (s *subscription) ended(taken []OwnershipEvent, lost []string) {
 // tidy does what need not be done often, and removes dead consumers if it is to sweep. It
 // tells whether all was done.
 func (s *subscription) tidy(ctx context.Context, sweep bool) bool {
-	counted := s.countUnread(ctx)
 	mine, err := s.notePosition(ctx)
 	s.did(doLook, err)
-	ok := counted && err == nil
+	ok := err == nil
 	if mine > 0 {
 		s.listOwn.Store(true)
 		notify(s.book.room)
@@ -188,7 +187,7 @@ func (s *subscription) ownershipLost(events []OwnershipEvent) {
 		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(OwnershipEvent) { return h.OnOwnershipLost }, ev)
 	}
 	if inFlight+refused > 0 {
-		s.logger.Error("Ownership of entries is lost that were being handled", nil,
+		s.logger.Error("Ownership of entries was lost while they were handled; another consumer may handle them, too", ErrOwnershipLost,
 			s.fields(watermill.LogFields{fieldEntry: events[0].EntryID, fieldEntries: len(events), "acknowledgements_refused": refused}))
 	}
 }

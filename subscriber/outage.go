@@ -112,9 +112,9 @@ func (o *outage) health() error {
 
 func (s *subscription) reportOutage(err error, since time.Duration) {
 	if err != nil {
-		s.logger.Error("The server is out of reach or refuses; trying on", err, s.fields(watermill.LogFields{"for": since.String()}))
+		s.logger.Error("Redis unavailable or refusing commands; retrying", err, s.fields(watermill.LogFields{"for": since.String()}))
 	} else {
-		s.logger.Info("The server answers again", s.fields(watermill.LogFields{"after": since.String()}))
+		s.logger.Info("Redis answers again", s.fields(watermill.LogFields{"after": since.String()}))
 	}
 	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(OutageEvent) { return h.OnOutage },
 		OutageEvent{Topic: s.topic, Group: s.cfg.Group, Err: err, For: since})

@@ -70,13 +70,16 @@ func (s *subscription) readOnce(ctx context.Context) error {
 		}
 		return nil
 	}
-	// Sizes are unknown at first: the batches grow as long as they are small.
-	s.batch = min(n, max(2*s.batch, firstBatch))
+	asked := s.batch.atMost(n)
 	sent := s.book.now()
-	raw, err := s.readEntries(ctx, s.batch)
+	raw, err := s.readEntries(ctx, asked)
 	if err != nil {
+		if server.Classify(err) == server.Ambiguous {
+			s.batch.lost(asked)
+		}
 		return err
 	}
+	s.batch.came(asked, len(raw))
 	s.outage.over(doRead)
 	if len(raw) == 0 {
 		if s.cfg.FanOut {
@@ -96,8 +99,6 @@ func (s *subscription) readOnce(ctx context.Context) error {
 	return nil
 }
 
-const firstBatch = 8
-
 // measure follows the size of entries, upwards at once and downwards slowly.
 func (s *subscription) measure(total, entries int) {
 	now := total / entries
@@ -105,9 +106,6 @@ func (s *subscription) measure(total, entries int) {
 		s.average = now
 	} else {
 		s.average -= (s.average - now) / 8
-	}
-	if s.average > 0 {
-		s.batch = min(s.batch, max(s.cfg.ReadAheadBytes/s.average, 1))
 	}
 }
 
@@ -254,7 +252,7 @@ func (s *subscription) orderKey(msg *message.Message, id string) (string, bool) 
 			s.logger.Debug("No key for the order", s.fields(watermill.LogFields{fieldEntry: id, "error": err.Error()}))
 		}
 		s.warnedOnce.Do(func() {
-			s.logger.Error("OrderBy finds nothing in an entry, which goes without order; later ones are logged at debug level", err,
+			s.logger.Error("OrderBy found no key in an entry, which is handed out without order; later ones are logged at debug level", err,
 				s.fields(watermill.LogFields{fieldEntry: id}))
 		})
 	}

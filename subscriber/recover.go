@@ -16,7 +16,9 @@ func (s *subscription) recover(ctx context.Context) error {
 	if err := s.recoverOwn(ctx, false); err != nil {
 		return err
 	}
-	s.countUnread(ctx)
+	if _, err := s.notePosition(ctx); err != nil {
+		return err
+	}
 	if s.cfg.Order != OrderNone {
 		return nil // beActive does it
 	}
@@ -66,7 +68,7 @@ func (s *subscription) recoverOwn(ctx context.Context, suspects bool) (err error
 			}
 		}
 		if len(found) > 0 {
-			s.logger.Info("Found entries that a lost reply had left pending", s.fields(watermill.LogFields{fieldEntries: len(found)}))
+			s.logger.Info("Recovered pending entries whose reply was lost; they are handed out", s.fields(watermill.LogFields{fieldEntries: len(found)}))
 			suspect := suspects || untold || s.taking.Load() > 0 || s.untold.Load()
 			if err := s.adopt(ctx, found, suspect, sent); err != nil {
 				return err
@@ -125,7 +127,12 @@ func (s *subscription) adoptTaken(ctx context.Context, back, dead, gone any, sen
 	if len(returned)+len(left) == 0 {
 		return 0, nil
 	}
-	s.logger.Info("Took over pending entries", s.fields(watermill.LogFields{"handed_back": len(returned), "of_dead_consumers": len(left)}))
+	if len(returned) > 0 {
+		s.logger.Info("Took over entries that other consumers had handed back", s.fields(watermill.LogFields{fieldEntries: len(returned)}))
+	}
+	if len(left) > 0 {
+		s.logger.Error("Took over entries of dead consumers; they are handed out again", errSilent, s.fields(watermill.LogFields{fieldEntries: len(left)}))
+	}
 	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(TakeoverEvent) { return h.OnTakeover },
 		TakeoverEvent{Topic: s.topic, Group: s.cfg.Group, HandedBack: len(returned), Dead: len(left)})
 	if err := s.adopt(ctx, returned, false, sent); err != nil {
@@ -162,22 +169,13 @@ func (s *subscription) adopt(ctx context.Context, found []pending, suspect bool,
 
 // findKeys reads the entries for the sake of their keys, and lets go of them again.
 func (s *subscription) findKeys(ctx context.Context, arrivals []arrival) error {
-	const chunk = 64 // payloads in memory at a time
 	for len(arrivals) > 0 {
-		part := arrivals[:min(len(arrivals), chunk)]
-		arrivals = arrivals[len(part):]
-		args := make([]any, len(part))
-		for i, a := range part {
-			args[i] = a.entry.name
-		}
-		reply, err := peekScript.Run(ctx, s.client, []string{s.topic}, args...)
+		entries, seen, err := s.peek(ctx, arrivals)
 		if err != nil {
 			return err
 		}
-		entries, err := rawEntries(reply)
-		if err != nil {
-			return err
-		}
+		part := arrivals[:seen]
+		arrivals = arrivals[seen:]
 		there := make(map[server.ID]rawEntry, len(entries))
 		for _, r := range entries {
 			there[r.id] = r
@@ -196,6 +194,35 @@ func (s *subscription) findKeys(ctx context.Context, arrivals []arrival) error {
 		}
 	}
 	return nil
+}
+
+// Bounds of what one call of peek.lua returns: a reply must come within the client's read
+// time-out.
+const (
+	peekEntries = 64
+	peekBytes   = 256 << 10
+)
+
+// peek reads the first of the entries, and tells how many of them it has looked at.
+func (s *subscription) peek(ctx context.Context, arrivals []arrival) (entries []rawEntry, seen int, err error) {
+	args := []any{peekBytes}
+	for _, a := range arrivals[:min(len(arrivals), peekEntries)] {
+		args = append(args, a.entry.name)
+	}
+	reply, err := peekScript.Run(ctx, s.client, []string{s.topic}, args...)
+	if err != nil {
+		return nil, 0, err
+	}
+	parts, err := list(reply, 2)
+	if err != nil {
+		return nil, 0, err
+	}
+	n, _ := parts[0].(int64)
+	if n < 1 || int(n) > len(arrivals) {
+		return nil, 0, fmt.Errorf("unexpected reply of the server: looked at %d of %d entries", n, len(arrivals))
+	}
+	entries, err = rawEntries(parts[1])
+	return entries, int(n), err
 }
 
 // What came of fetching an entry.

@@ -89,7 +89,7 @@ func (s *subscription) restore(ctx context.Context, batch []*entry) error {
 	if len(found) != len(orphans) {
 		return fmt.Errorf("unexpected reply of the server: %d answers for %d entries", len(found), len(orphans))
 	}
-	s.logger.Info("Entries are pending for nobody, as in a group that was made again; looked what has become of them", s.fields(watermill.LogFields{fieldEntries: len(orphans)}))
+	s.logger.Info("Held entries were pending for no consumer, as in a group that was created again; checked each", s.fields(watermill.LogFields{fieldEntries: len(orphans)}))
 	s.ended(s.book.restored(orphans, found, sent))
 	return nil
 }

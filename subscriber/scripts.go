@@ -28,25 +28,25 @@ var (
 	standbySource string
 	//go:embed sweep.lua
 	sweepSource string
-	//go:embed position.lua
-	positionSource string
+	//go:embed info.lua
+	infoSource string
 	//go:embed own.lua
 	ownSource string
 	//go:embed peek.lua
 	peekSource string
 
-	holdScript     = server.NewScript(holdSource)
-	restoreScript  = server.NewScript(restoreSource)
-	ackScript      = server.NewScript(ackSource)
-	prepareScript  = server.NewScript(prepareSource)
-	releaseScript  = server.NewScript(releaseSource)
-	buryScript     = server.NewScript(burySource)
-	takeScript     = server.NewScript(takeSource)
-	standbyScript  = server.NewScript(standbySource)
-	sweepScript    = server.NewScript(sweepSource)
-	positionScript = server.NewScript(positionSource)
-	ownScript      = server.NewScript(ownSource)
-	peekScript     = server.NewScript(peekSource)
+	holdScript    = server.NewScript(holdSource)
+	restoreScript = server.NewScript(restoreSource)
+	ackScript     = server.NewScript(ackSource)
+	prepareScript = server.NewScript(prepareSource)
+	releaseScript = server.NewScript(releaseSource)
+	buryScript    = server.NewScript(burySource)
+	takeScript    = server.NewScript(takeSource)
+	standbyScript = server.NewScript(standbySource)
+	sweepScript   = server.NewScript(sweepSource)
+	infoScript    = server.NewScript(infoSource)
+	ownScript     = server.NewScript(ownSource)
+	peekScript    = server.NewScript(peekSource)
 )
 
 // The helpers below read replies of scripts and commands. What has another shape than

@@ -79,7 +79,7 @@ func (s *subscription) settle(ctx context.Context) {
 		}
 		if flushing {
 			if failures++; failures > 1 {
-				s.logger.Error("The server does not take acknowledgements; what is not told will be delivered again", err,
+				s.logger.Error("Redis does not take acknowledgements; unacknowledged entries will be redelivered", err,
 					s.fields(watermill.LogFields{fieldEntries: len(todo.acks) + len(todo.graves)}))
 				return
 			}
@@ -299,7 +299,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 	ev := DeadLetterEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Reason: e.reason, Err: e.failure, Count: e.count}
 	fields := watermill.LogFields{fieldEntry: e.name, fieldReason: e.reason, fieldCount: e.count}
 	if s.cfg.FanOut {
-		s.logger.Error("Entry is dropped: with FanOut nobody owns its dead letter", e.failure, s.fields(fields))
+		s.logger.Error("Entry is dropped: with FanOut there are no dead letters", e.cause(), s.fields(fields))
 		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 		s.book.confirm([]*entry{e})
 		return nil
@@ -340,7 +340,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		if len(out) == 2 {
 			ev.DeadLetterID = out[1]
 		}
-		s.logger.Error("Entry became a dead letter", e.failure, s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
+		s.logger.Error("Entry became a dead letter", e.cause(), s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
 		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 	}
 	s.book.confirm([]*entry{e})

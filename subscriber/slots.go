@@ -270,7 +270,7 @@ func (s *subscription) ifLost(lost bool, e *entry) {
 }
 
 func (s *subscription) lost(reason LostReason, ids []string, entries int64) {
-	s.logger.Error("Entries are gone from the stream that were not handled", nil,
+	s.logger.Error("Entries are gone from the stream that were not handled", errTrimmed,
 		s.fields(watermill.LogFields{fieldReason: reason.String(), fieldEntries: entries}))
 	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(LostEvent) { return h.OnLost },
 		LostEvent{Topic: s.topic, Group: s.cfg.Group, Reason: reason, Entries: entries, EntryIDs: ids})

@@ -2,13 +2,10 @@ package subscriber
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
-
-var errNotAlone = errors.New("an ordered consumer needs the group for itself")
 
 // gate says whether a subscription that keeps an order may hand out and read.
 type gate struct {

@@ -102,7 +102,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	count := len(s.subscriptions)
 	s.mu.Unlock()
 	if size := poolSize(s.cfg.Client); size > 0 && size < count+4 {
-		s.logger.Error("The client's connection pool is small: each subscription keeps one connection busy", nil,
+		s.logger.Error("The client's connection pool is smaller than its subscriptions need", errSmallPool,
 			sub.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": count + 4}))
 	}
 	go func() {

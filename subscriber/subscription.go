@@ -48,8 +48,9 @@ type subscription struct {
 	taking       atomic.Int32 // takeovers under way
 	untold       atomic.Bool  // a takeover failed that may have taken entries of the dead
 	average      int          // size of an entry, by the reader
-	batch        int          // how many the reader asks for
+	batch        batchSize    // how many the reader asks for
 	lastID       server.ID    // with FanOut: read up to here
+	checkAnewAt  instant      // with FanOut: when to look whether the stream is another one
 	standing     bool         // by, so the reader has said
 	warnedOnce   sync.Once    // about entries without a key
 	unread       unread       // what is known of trimming

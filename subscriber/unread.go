@@ -1,7 +1,6 @@
 package subscriber
 
 import (
-	"context"
 	"fmt"
 	"sync"
 
@@ -18,66 +17,30 @@ type unread struct {
 // says how many entries were ever added, and how many the group has got past; of those
 // that it has not, all that are gone from the stream are lost. The answer is exact while
 // the gap is there; when the group has read past it, it can't be seen any more.
-// It tells whether it could look.
-func (s *subscription) countUnread(ctx context.Context) bool {
+func (s *subscription) countUnread(stream streamInfo, group groupInfo) {
 	s.unread.mu.Lock()
 	defer s.unread.mu.Unlock()
-	lost, err := s.trimmedUnread(ctx)
-	s.did(doLook+": its lag", err)
-	if err != nil {
-		return false
-	}
+	lost := trimmedUnread(stream, group)
 	if lost > s.unread.reported {
 		s.lost(LostUnread, nil, lost-s.unread.reported)
 	}
 	s.unread.reported = lost
-	return true
 }
 
-func (s *subscription) trimmedUnread(ctx context.Context) (int64, error) {
-	streamCmd := server.NewCommand(ctx, 2, "xinfo", "stream", s.topic)
-	if err := s.client.Process(ctx, streamCmd); err != nil {
-		return 0, err
+func trimmedUnread(stream streamInfo, group groupInfo) int64 {
+	// Only when the group is behind the first entry that is still there was anything
+	// trimmed unread, and then all that is there is unread.
+	if stream.first != (server.ID{}) && !stream.first.After(group.delivered) {
+		return 0
 	}
-	groupCmd := server.NewCommand(ctx, 2, "xinfo", "groups", s.topic)
-	if err := s.client.Process(ctx, groupCmd); err != nil {
-		return 0, err
+	read := group.read
+	if read < 0 {
+		if group.delivered != (server.ID{}) {
+			return 0
+		}
+		read = 0
 	}
-	stream := fieldsOf(streamCmd.Val())
-	groups, err := list(groupCmd.Val(), 0)
-	if err != nil {
-		return 0, err
-	}
-	for _, g := range groups {
-		group := fieldsOf(g)
-		if group["name"] != s.cfg.Group {
-			continue
-		}
-		last, err := server.ParseID(fmt.Sprint(group["last-delivered-id"]))
-		if err != nil {
-			return 0, err
-		}
-		// The first entry that is still there: only when the group is behind it was
-		// anything trimmed unread, and then all that is there is unread.
-		first, err := list(stream["first-entry"], 1)
-		added, _ := stream["entries-added"].(int64)
-		length, _ := stream["length"].(int64)
-		if err == nil {
-			id, err := server.ParseID(fmt.Sprint(first[0]))
-			if err != nil || !id.After(last) {
-				return 0, err
-			}
-		}
-		read, known := group["entries-read"].(int64)
-		if !known {
-			if last != (server.ID{}) {
-				return 0, nil
-			}
-			read = 0
-		}
-		return max(added-read-length, 0), nil
-	}
-	return 0, nil
+	return max(stream.added-read-stream.length, 0)
 }
 
 // fieldsOf reads a reply of XINFO, a map or a list by the protocol version.
