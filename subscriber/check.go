@@ -74,6 +74,12 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 	if size := poolSize(s.cfg.Client); size > 0 && size < r.Connections {
 		r.warn("The client's pool has %d connections; subscriptions to %d topics need %d.", size, len(topics), r.Connections)
 	}
+	for _, w := range s.cfg.warnings() {
+		r.warn("%v.", w)
+	}
+	if s.cfg.MaxDeliveries == 0 && !s.cfg.FanOut {
+		r.warn("MaxDeliveries is 0: a message that its handler can't handle is redelivered for ever, and never becomes a dead letter.")
+	}
 	if timeout := readTimeout(s.cfg.Client); timeout < 0 {
 		r.warn("The client has no read time-out: a server that stops answering would keep Close from returning.")
 	}

@@ -103,9 +103,9 @@ type Config struct {
 	// goes before it.
 	RedeliverAfter, RedeliverMax time.Duration
 
-	// CloseTimeout is how long handlers may go on when a subscription ends; then the
-	// contexts of their messages end. 0 means 10 s. It should be below the Router's own
-	// CloseTimeout, 30 s by default.
+	// CloseTimeout is how long a subscription that ends waits for handlers; a quarter of
+	// it before, at most a second, the contexts of their messages end. 0 means 10 s. It
+	// should be below the Router's own CloseTimeout, 30 s by default.
 	CloseTimeout time.Duration
 	// DeleteOnAck deletes an entry that all groups of the stream have acknowledged
 	// (XACKDEL ACKED; Redis 8.2.2 or newer, elsewhere Subscribe fails).
@@ -234,6 +234,19 @@ func (c Config) resolve() (Config, error) {
 		return c, fmt.Errorf("subscriber: invalid config:\n%w", errors.Join(faults...))
 	}
 	return c, nil
+}
+
+// shortMinIdle is below what pauses of a process or a network take now and then.
+const shortMinIdle = time.Second
+
+// warnings are what New says of a configuration that works, and likely is a mistake.
+func (c *Config) warnings() (list []error) {
+	if c.MinIdle < shortMinIdle && !c.FanOut {
+		list = append(list, fmt.Errorf("MinIdle %v is below %v: a pause of the process or the network that is longer lets other "+
+			"consumers take over entries that are still being handled; set it well above the longest pause, the default is %v",
+			c.MinIdle, shortMinIdle, DefaultMinIdle))
+	}
+	return list
 }
 
 func (c *Config) defaults() {

@@ -12,7 +12,7 @@ import (
 )
 
 // settleGrace is how long handlers get to settle their message after its context has
-// ended with CloseTimeout.
+// ended, before CloseTimeout is over.
 func settleGrace(closeTimeout time.Duration) time.Duration { return min(closeTimeout/4, time.Second) }
 
 // handbackIdle is the idle time under which entries are handed back, and the longest
@@ -23,8 +23,8 @@ const handbackIdle = 30 * 24 * time.Hour
 // drain ends the subscription. The order matters:
 //
 //  1. Nothing is handed out any more, and what was offered is withdrawn.
-//  2. Handlers finish, up to CloseTimeout; then their contexts end and they get a
-//     moment to say so. Everything held is renewed meanwhile.
+//  2. Handlers finish, up to CloseTimeout; a moment before that their contexts end, so
+//     that they can say so. Everything held is renewed meanwhile.
 //  3. The last blocked read returns. What it brings is handed back with the rest: a
 //     consumer that is removed while it reads would come back and keep it.
 //  4. The server is told what became of the messages.
@@ -34,11 +34,13 @@ const handbackIdle = 30 * 24 * time.Hour
 func (s *subscription) drain(ctx context.Context, reader, keeper, settler *sync.WaitGroup) {
 	close(s.stopping)
 	s.book.stop()
-	s.awaitIdle(s.cfg.CloseTimeout)
+	s.flushUntil = time.Now().Add(s.cfg.CloseTimeout)
+	grace := settleGrace(s.cfg.CloseTimeout)
+	s.awaitIdle(s.cfg.CloseTimeout - grace)
 	if ended := s.book.endAll(); ended > 0 {
 		s.logger.Error("Handlers did not finish in time; their messages will be redelivered", errSlowHandlers,
 			s.fields(watermill.LogFields{fieldEntries: ended}))
-		s.awaitIdle(settleGrace(s.cfg.CloseTimeout))
+		s.awaitIdle(grace)
 	}
 	close(s.abandon)
 	s.slots.Wait()

@@ -134,14 +134,6 @@ func (e *entry) end(cause error) {
 	}
 }
 
-// cause is why it becomes a dead letter, for the log.
-func (e *entry) cause() error {
-	if e.failure == nil {
-		return errNoReason
-	}
-	return e.failure
-}
-
 // isLost tells that the entry is gone from the stream, and not handled.
 func (e *entry) isLost() bool {
 	isHandled := e.state == stateDone || e.state == stateSettling && e.reason == ""

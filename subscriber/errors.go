@@ -38,3 +38,11 @@ var (
 	errNoReason     = errors.New("the handler's error is not known")
 	errTrimmed      = errors.New("the entries were deleted or trimmed")
 )
+
+// causeOfFailure is what the log gives as the reason of a handler's failure.
+func causeOfFailure(failure error) error {
+	if failure == nil {
+		return errNoReason
+	}
+	return failure
+}

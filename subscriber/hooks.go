@@ -68,6 +68,8 @@ type RedeliverEvent struct {
 	After time.Duration
 	// Delayed tells that somebody asked for this delay, by DelayOnError or Delay.
 	Delayed bool
+	// Err is why the handler failed, where that is known, see [Delivery.Failed].
+	Err error
 }
 
 // DeadLetterEvent is what OnDeadLetter gets.

@@ -62,7 +62,7 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 	e.again = true
 	redeliver := func(after time.Duration, delayed bool) (SettleEvent, *RedeliverEvent, bool) {
 		b.wait(e, after)
-		return ev, &RedeliverEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Count: e.count, After: after, Delayed: delayed}, false
+		return ev, &RedeliverEvent{Topic: b.topic, Group: b.cfg.Group, EntryID: e.name, Count: e.count, After: after, Delayed: delayed, Err: e.failure}, false
 	}
 	if isHandled := acked && e.reason == "" && !e.delayed; e.deleted && !isHandled {
 		ev.Settlement = Interrupted

@@ -25,8 +25,9 @@ const (
 )
 
 // settle tells the server what became of entries: acknowledgements, counts of those
-// that wait, dead letters. It ends after flush is closed, when all is told or the
-// server does not listen. One goroutine per subscription.
+// that wait, dead letters. It ends after flush is closed, when all is told, or the
+// server does not listen at the second try and CloseTimeout is over. One goroutine per
+// subscription.
 func (s *subscription) settle(ctx context.Context) {
 	retry, graveRetry := newRetry(), newRetry()
 	var todo jobs
@@ -78,7 +79,7 @@ func (s *subscription) settle(ctx context.Context) {
 			continue
 		}
 		if flushing {
-			if failures++; failures > 1 {
+			if failures++; failures > 1 && time.Now().After(s.flushUntil) {
 				s.logger.Error("Redis does not take acknowledgements; unacknowledged entries will be redelivered", err,
 					s.fields(watermill.LogFields{fieldEntries: len(todo.acks) + len(todo.graves)}))
 				return
@@ -299,7 +300,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 	ev := DeadLetterEvent{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name, Reason: e.reason, Err: e.failure, Count: e.count}
 	fields := watermill.LogFields{fieldEntry: e.name, fieldReason: e.reason, fieldCount: e.count}
 	if s.cfg.FanOut {
-		s.logger.Error("Entry is dropped: with FanOut there are no dead letters", e.cause(), s.fields(fields))
+		s.logger.Error("Entry is dropped: with FanOut there are no dead letters", causeOfFailure(e.failure), s.fields(fields))
 		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 		s.book.confirm([]*entry{e})
 		return nil
@@ -340,7 +341,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		if len(out) == 2 {
 			ev.DeadLetterID = out[1]
 		}
-		s.logger.Error("Entry became a dead letter", e.cause(), s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
+		s.logger.Error("Entry became a dead letter", causeOfFailure(e.failure), s.fields(fields.Add(watermill.LogFields{"dead_letter_topic": ev.DeadLetterTopic})))
 		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(DeadLetterEvent) { return h.OnDeadLetter }, ev)
 	}
 	s.book.confirm([]*entry{e})

@@ -120,6 +120,7 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 	cancel := e.cancel
 	settled, redeliver, lost := s.book.settled(e, acked, a)
 	cancel(ErrSettled)
+	s.noteFailures(e, redeliver)
 	if len(s.cfg.Hooks) > 0 {
 		hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(SettleEvent) { return h.OnSettle }, settled)
 		if redeliver != nil {
@@ -128,6 +129,21 @@ func (s *subscription) attend(e *entry, msg *message.Message) bool {
 	}
 	s.ifLost(lost, e)
 	return true
+}
+
+// noteFailures logs a message that fails without end: at its 10th, 100th, 1000th delivery.
+func (s *subscription) noteFailures(e *entry, redeliver *RedeliverEvent) {
+	if s.cfg.MaxDeliveries > 0 || redeliver == nil || redeliver.Delayed {
+		return
+	}
+	n := redeliver.Count
+	for n >= 10 && n%10 == 0 {
+		n /= 10
+	}
+	if n == 1 && redeliver.Count > 1 {
+		s.logger.Error("A message fails again and again; set MaxDeliveries to make it a dead letter in the end", causeOfFailure(redeliver.Err),
+			s.fields(watermill.LogFields{fieldEntry: e.name, fieldCount: redeliver.Count}))
+	}
 }
 
 // offer puts the context onto an entry that is about to be offered. It is false when

@@ -54,6 +54,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
+	for _, w := range cfg.warnings() {
+		logger.Error("The configuration is valid, and likely a mistake", w, watermill.LogFields{fieldGroup: cfg.Group})
+	}
 	return &Subscriber{
 		cfg: cfg, logger: logger,
 		closing:       make(chan struct{}),
@@ -66,8 +69,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
 //
 // The channel gets at most Config.MaxInFlight messages that are not settled. A
 // message's context has the values of ctx but ends by itself: when the message is
-// settled, when ownership of its entry is lost, and Config.CloseTimeout after the end
-// of the subscription (ErrSettled, ErrOwnershipLost and ErrClosing by context.Cause).
+// settled, when ownership of its entry is lost, and shortly before Config.CloseTimeout has
+// passed after the end of the subscription (ErrSettled, ErrOwnershipLost and ErrClosing by
+// context.Cause).
 //
 // The subscription ends with ctx or by Close, in the same way: it hands out nothing
 // more, waits up to CloseTimeout for messages that are with handlers, tells the server
@@ -76,7 +80,8 @@ func New(config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
 // other time, and needs nobody to drain it.
 //
 // The error matches ErrClosed, ErrWrongType or ErrUnsupported, is that of ctx, or
-// wraps what the server said.
+// wraps what the server said. While the server answers that it can't now (it loads its
+// data, say), Subscribe tries again for up to 10 seconds.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if err := checkTopic(topic); err != nil {
 		return nil, fmt.Errorf("subscribe: %w", err)

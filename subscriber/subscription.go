@@ -37,6 +37,8 @@ type subscription struct {
 	settling chan struct{}   // nothing is in flight any more: the keeper and the clock end
 	abandon  chan struct{}   // the slots wait no longer
 	flush    chan struct{}   // the settler has all there is: it ends when that is done
+	// flushUntil is how long the settler tries then. It is set before flush is closed.
+	flushUntil time.Time
 
 	baton     sync.Mutex
 	started   int // slots, under the baton
@@ -97,8 +99,33 @@ func readTimeout(client redis.UniversalClient) (timeout time.Duration) {
 	return timeout
 }
 
+// setUpFor is how long Subscribe tries again where the server answers that it can't now,
+// as while it loads its data or a replica becomes the primary.
+const setUpFor = 10 * time.Second
+
 // setUp fixes the place to read from.
 func (s *subscription) setUp(ctx context.Context) error {
+	retry := newRetry()
+	for giveUp := time.Now().Add(setUpFor); ; {
+		err := s.setUpOnce(ctx)
+		var reply redis.Error
+		if !errors.As(err, &reply) || server.Classify(err) != server.Refused || time.Now().After(giveUp) {
+			return err
+		}
+		timer := time.NewTimer(retry.NextBackOff())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(ctx.Err(), err)
+		case <-s.closing:
+			timer.Stop()
+			return errors.Join(ErrClosed, err)
+		}
+	}
+}
+
+func (s *subscription) setUpOnce(ctx context.Context) error {
 	if s.cfg.FanOut {
 		return s.resolveStart(ctx)
 	}
