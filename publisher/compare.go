@@ -10,7 +10,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
-	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
@@ -116,8 +115,8 @@ type original struct {
 	err error
 }
 
-// originals reads entries; those that are gone are not in the map. It does so in a transaction, which goes to the master
-// whatever reads the client sends to replicas.
+// originals reads entries; those that are gone are not in the map. It does so in a
+// transaction, which goes to the master whatever reads the client sends to replicas.
 func (t *topic) originals(ids []string) (map[string]original, error) {
 	ctx := t.engine.ctx
 	cmds := make([]redis.Cmder, 0, len(ids))
@@ -129,7 +128,7 @@ func (t *topic) originals(ids []string) (map[string]original, error) {
 		}
 	}
 	_, err := t.engine.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
-	if err := server.FirstError(err, cmds); err != nil {
+	if err := firstError(err, cmds); err != nil {
 		return nil, err
 	}
 	originals := make(map[string]original, len(ids))

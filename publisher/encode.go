@@ -117,7 +117,12 @@ func (t *topic) encodeSome(ctx context.Context, msgs []*message.Message, items [
 	}
 }
 
-func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) error {
+func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) (err error) {
+	defer func() { // perhaps in a goroutine where nobody else would recover
+		if p := recover(); p != nil {
+			err = final(fmt.Errorf("%w: %v", errPanicked, p))
+		}
+	}()
 	it.receipt.Topic = t.name
 	if msg == nil {
 		return permanent(errors.New("the message is nil"))

@@ -231,12 +231,14 @@ func (c *call) finish(e *engine, it *item, set func(*Receipt)) {
 		return
 	}
 	it.done = true
+	defer func() { // also when a logger panics: the caller waits for it
+		if c.left--; c.left == 0 {
+			close(c.finished)
+		}
+	}()
 	set(&it.receipt)
 	if c.added != nil && it.receipt.Verdict == Added {
 		c.added[it.receipt.EntryID] = struct{}{}
 	}
 	e.onPublish(it.receipt)
-	if c.left--; c.left == 0 {
-		close(c.finished)
-	}
 }

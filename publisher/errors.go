@@ -170,7 +170,7 @@ func isAny(err error, targets ...error) bool {
 // classify is server.Classify for errors of this package as well.
 func classify(err error) server.Class {
 	switch {
-	case errors.Is(err, errStale), errors.Is(err, errContended):
+	case isAny(err, errStale, errContended, errSlotMoves):
 		return server.Refused
 	case IsPermanent(err), isAny(err, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrLatchUnconfirmed, ErrUnguarded):
 		return server.Final

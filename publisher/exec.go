@@ -16,6 +16,9 @@ import (
 // exec sends items in one transaction and finds out what became of each. On an
 // error the outcomes may be incomplete.
 func (t *topic) exec(st *state, items []*item) ([]outcome, error) {
+	if err := st.layout.check(); err != nil {
+		return nil, err // whoever made it: under no layout would retries be recognised
+	}
 	if st.layout.Mode == Latch {
 		return t.execLatch(st, items)
 	}
@@ -36,8 +39,33 @@ func (t *topic) transact(cmds []redis.Cmder) (confirmed, err error) {
 }
 
 func firstError(txErr error, cmds []redis.Cmder) error {
-	if err := server.FirstError(txErr, cmds); !errors.Is(err, redis.Nil) {
+	if err := server.FirstError(txErr, cmds); err != nil && !errors.Is(err, redis.Nil) {
 		return err
+	}
+	return unanswered(cmds...)
+}
+
+// unanswered is an error for a command that has no reply, and no error either: that the
+// client returned does not say that the server ran it. A hook of the client may have
+// swallowed both.
+func unanswered(cmds ...redis.Cmder) error {
+	for _, cmd := range cmds {
+		none := false
+		switch c := cmd.(type) {
+		case server.Command:
+			none = c.Val() == nil
+		case server.StreamInfoCommand:
+			none = c.Val() == nil
+		case rangeCommand:
+			none = c.Val() == nil
+		case *redis.MapStringStringCmd:
+			none = c.Val() == nil
+		case *redis.StringCmd:
+			none = c.Val() == ""
+		}
+		if none && cmd.Err() == nil {
+			return fmt.Errorf("%s: %w", cmd.FullName(), errNoReply)
+		}
 	}
 	return nil
 }

@@ -79,6 +79,9 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 			}
 			continue
 		}
+		if add.Val() == "" {
+			continue // see unanswered
+		}
 		id, err := server.ParseID(add.Val())
 		if err != nil {
 			return nil, final(err)

@@ -51,6 +51,9 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 			}
 			continue
 		}
+		if reply.Val() == nil {
+			continue // see unanswered
+		}
 		readBack, replyErr := t.readLatch(st, items[i], o, reply)
 		switch {
 		case errors.Is(replyErr, errStale):

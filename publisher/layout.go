@@ -1,19 +1,14 @@
 package publisher
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // hashVersion names the function that spreads keys over shards; see shardOf.
@@ -40,6 +35,14 @@ func (l Layout) fields() []any {
 		"mode", l.Mode.String(), "shards", strconv.Itoa(l.Shards), "hash", strconv.Itoa(hashVersion),
 		"duration", strconv.FormatInt(int64(l.Duration/time.Second), 10),
 	}
+}
+
+// check refuses a layout that none of ours can be: nothing is sent under it.
+func (l Layout) check() error {
+	if l.Mode == Auto || int(l.Mode) >= len(modeNames) || l.Shards < 1 {
+		return fmt.Errorf("%w: mode %v with %d producer IDs", ErrLayout, l.Mode, l.Shards)
+	}
+	return nil
 }
 
 // parseLayout reads the record; it is zero where there is none.
@@ -96,156 +99,6 @@ func (s *state) shardID(producer string, shard int) string {
 		return s.shardIDs[shard]
 	}
 	return shardID(producer, shard)
-}
-
-// setupState is the part of a topic that knows whether it was set up.
-type setupState struct {
-	mu      sync.Mutex
-	current *state
-	// What hooks and log were last told of.
-	told       Window
-	toldLayout Layout
-}
-
-// forget makes the next batch set up again, unless another one has done so.
-func (s *setupState) forget(st *state) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.current == st {
-		s.current = nil
-	}
-}
-
-// ready sets the topic up if it is not. One flight does it, the others wait.
-func (t *topic) ready() (*state, error) {
-	t.setup.mu.Lock()
-	defer t.setup.mu.Unlock()
-	if t.setup.current == nil {
-		st, err := t.setUp(t.engine.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("set up topic %q: %w", t.name, err)
-		}
-		t.setup.current = st
-	}
-	return t.setup.current, nil
-}
-
-// watchStream is how many times the set-up insists on an untouched stream. After
-// that only the layout record is watched, or other producers that keep adding to an
-// existing stream would keep it from being set up.
-const watchStream = 6
-
-// maxSetUps bounds one try of the set-up; the batch that waits for it has a deadline.
-const maxSetUps = 50
-
-// setUp makes stream, settings and layout in one step. Two instances that start at
-// once both watch the layout record; the second one's transaction fails, and it
-// then finds, and obeys, what the first has made.
-func (t *topic) setUp(ctx context.Context) (*state, error) {
-	client, layoutKey := t.engine.client, slot.LayoutKey(t.name)
-	info, err := server.Probe(ctx, client, layoutKey)
-	if err != nil {
-		return nil, err
-	}
-	clock, err := server.ReadClock(ctx, client, layoutKey)
-	if err != nil {
-		t.engine.logger.Debug("No server time, ages are by the local clock", watermill.LogFields{"topic": t.name, "error": err.Error()})
-	}
-	for try := 1; try <= maxSetUps; try++ {
-		keys := []string{layoutKey, t.name}
-		if try > watchStream {
-			keys = keys[:1]
-		}
-		st := &state{server: info, clock: clock}
-		err := client.Watch(ctx, func(tx *redis.Tx) error { return t.setUpOnce(ctx, tx, st) }, keys...)
-		if errors.Is(err, redis.TxFailedErr) {
-			if !t.engine.sleep(time.Duration(rand.Int64N(int64(5 * time.Millisecond)))) {
-				return nil, ErrClosed
-			}
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		st.producerID = t.engine.cfg.ProducerID
-		for shard := range st.layout.Shards {
-			st.shardIDs = append(st.shardIDs, shardID(st.producerID, shard))
-		}
-		t.tellLayout(st.layout)
-		t.tellWindow(st)
-		return st, nil
-	}
-	return nil, errContended
-}
-
-// setUpOnce reads what is there and completes it. The stream gets the window of the
-// layout record, whoever sets it up; but existing settings of a stream that tracks
-// ids stay, since another value would make the server forget those ids.
-func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
-	layoutKey := slot.LayoutKey(t.name)
-	fields, err := tx.HGetAll(ctx, layoutKey).Result()
-	if err != nil {
-		return err
-	}
-	layout, err := parseLayout(fields)
-	if err != nil {
-		return err
-	}
-	missing := layout.Mode == Auto
-	if missing {
-		layout = t.wanted(st.server)
-	}
-	if err := t.usable(layout, st.server); err != nil {
-		return err
-	}
-	st.layout = layout
-
-	stream, exists, err := server.ReadStreamInfo(ctx, tx, t.name)
-	if err != nil {
-		return err
-	}
-	st.duration, st.maxSize = stream.IDMPDuration, stream.IDMPMaxSize
-	t.saw(stream.Last)
-	var cmds []redis.Cmder
-	if !exists {
-		// An empty stream without a dummy entry: a group made and destroyed.
-		const group = "idempotent-setup"
-		cmds = append(cmds,
-			server.NewCommand(ctx, 2, "xgroup", "create", t.name, group, "$", "mkstream"),
-			server.NewCommand(ctx, 2, "xgroup", "destroy", t.name, group))
-		if !missing {
-			// The stream was deleted: its latches are void, see latch.lua.
-			cmds = append(cmds, server.NewCommand(ctx, 1, "hincrby", layoutKey, "generation", 1))
-		}
-	}
-	duration := int64(layout.Duration / time.Second)
-	if layout.Mode != Latch && st.remembersNone(stream) && (stream.IDMPDuration != duration || stream.IDMPMaxSize != maxShardEntries) {
-		cmds = append(cmds, t.configure(ctx, layout))
-		st.duration, st.maxSize = duration, maxShardEntries
-	}
-	st.window = effectiveWindow(layout, st.duration, st.maxSize, t.cfg.Window)
-	if len(cmds) == 0 && !missing {
-		return nil
-	}
-	// The record is written even where it is there: that makes a set-up that
-	// goes on at the same time start over.
-	cmds = append(cmds, server.NewCommand(ctx, 1, append([]any{"hset", layoutKey}, layout.fields()...)...))
-	_, err = tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error { return queue(ctx, pipe, cmds) })
-	return server.FirstError(err, cmds)
-}
-
-// configure sets the window of the layout record.
-func (t *topic) configure(ctx context.Context, l Layout) server.Command {
-	return server.NewCommand(ctx, 1, "xcfgset", t.name, "idmp-duration", int64(l.Duration/time.Second), "idmp-maxsize", maxShardEntries)
-}
-
-func queue(ctx context.Context, pipe redis.Pipeliner, cmds []redis.Cmder) error {
-	for _, cmd := range cmds {
-		if err := pipe.Process(ctx, cmd); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // wanted is the layout that this publisher makes where there is none.

@@ -114,6 +114,7 @@ func (t *topic) flyOnce(f *flight) bool {
 }
 
 func (t *topic) send(batch []*call) {
+	defer t.rescue(batch)
 	switch len(batch) {
 	case 0:
 	case 1:
@@ -221,11 +222,7 @@ func (t *topic) sendCall(c *call) {
 		}
 		t.sendParts([]part{{c, start, end}})
 		if err := c.firstGap(start, end); err != nil {
-			c.mu.Lock()
-			for i := range c.items[end:] {
-				c.finish(t.engine, &c.items[end+i], func(r *Receipt) { r.Err = becauseOf(err) })
-			}
-			c.mu.Unlock()
+			c.finishAll(t.engine, c.items[end:], func(_ *item, r *Receipt) { r.Err = becauseOf(err) })
 			return
 		}
 		start = end

@@ -19,6 +19,8 @@ var (
 	errWindowPassed = errors.New("the window has nearly passed since the first try, and another could be added again")
 	errAddedLate    = errors.New("the window has passed between the first try and the one that added it: it may be in the stream twice")
 	errContended    = errors.New("others kept changing the topic's layout record")
+	errSlotMoves    = errors.New("the topic's slot is on its way to another node of the cluster, and the topic can't be set up before it is there")
+	errNoReply      = errors.New("the client returned neither a reply nor an error")
 
 	// errStale: the stream is not there, or the layout is not the known one. Nothing
 	// was written; set up and send again.
@@ -119,18 +121,24 @@ func (t *topic) try(parts []part) error {
 	}
 	outcomes, err := t.exec(st, items)
 	for i, p := range parts {
-		p.call.mu.Lock()
-		for n := from[i]; n < from[i+1] && n < len(outcomes); n++ {
-			if o := outcomes[n]; o.known {
-				p.call.finish(t.engine, items[n], func(r *Receipt) { t.report(r, items[n], o) })
-			}
-		}
-		p.call.mu.Unlock()
+		end := min(from[i+1], len(outcomes))
+		t.finishKnown(p.call, items[from[i]:max(end, from[i])], outcomes[min(from[i], end):end])
 	}
 	if errors.Is(err, errStale) || server.MayBeAnother(err) {
 		t.setup.forget(st)
 	}
 	return err
+}
+
+// finishKnown finishes the items whose outcome is known.
+func (t *topic) finishKnown(c *call, items []*item, outcomes []outcome) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, o := range outcomes {
+		if o.known {
+			c.finish(t.engine, items[i], func(r *Receipt) { t.report(r, items[i], o) })
+		}
+	}
 }
 
 // isGivenUp tells whether nobody waits for a part any more, and ends it then.
@@ -196,18 +204,23 @@ func countOpen(parts []part) int {
 // the others were not sent.
 func (t *topic) fail(parts []part, err error) {
 	for _, p := range parts {
-		p.call.mu.Lock()
-		for _, it := range p.appendOpen(nil) {
-			p.call.finish(t.engine, it, func(r *Receipt) {
-				describe(r, it)
-				if it.lost {
-					r.Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
-				} else {
-					r.Err = notSent(err)
-				}
-			})
-		}
-		p.call.mu.Unlock()
+		p.call.finishAll(t.engine, p.items(), func(it *item, r *Receipt) {
+			describe(r, it)
+			if it.lost {
+				r.Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)
+			} else {
+				r.Err = notSent(err)
+			}
+		})
+	}
+}
+
+// finishAll finishes those of a call's items that are not done.
+func (c *call) finishAll(e *engine, items []item, set func(*item, *Receipt)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range items {
+		c.finish(e, &items[i], func(r *Receipt) { set(&items[i], r) })
 	}
 }
 

@@ -43,6 +43,8 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	err := client.Process(ctx, probe)
 	var info Info
 	switch {
+	case err == nil && probe.Val() == nil:
+		return Info{}, errors.New("ask the server what it can do: the client returned neither a reply nor an error")
 	case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "WRONGTYPE"):
 		info.IDMP = true
 	case IsUnknownSyntax(err):

@@ -31,8 +31,9 @@ type conn struct {
 // sent is a command on its way.
 type sent struct {
 	Command
-	isQueued bool // in a transaction
-	isFirst  bool // nothing was waited for when it was sent
+	isQueued bool   // in a transaction
+	isFirst  bool   // nothing was waited for when it was sent
+	answer   string // what the client gets instead of the server's reply
 }
 
 func newConn(l *Link, client, server net.Conn) *conn {
@@ -50,30 +51,31 @@ func (c *conn) close() {
 // pumpRequests carries commands to the server and notes them.
 func (c *conn) pumpRequests() error {
 	var (
-		r      = bufio.NewReaderSize(c.client, chunk)
-		out    []byte
-		inTx   bool
-		queued []Command
+		r   = bufio.NewReaderSize(c.client, chunk)
+		out []byte
+		tx  transaction
 	)
 	for {
+		start := len(out)
 		var cmd Command
 		var err error
 		if out, cmd, err = appendCommand(out, r); err != nil {
 			return err
 		}
-		s := sent{Command: cmd, isQueued: inTx}
-		switch cmd.Name {
-		case "MULTI":
-			inTx, queued = true, nil
-		case "EXEC":
-			s.isQueued, s.Queued, inTx = false, queued, false
-		case "DISCARD":
-			s.isQueued, inTx = false, false
-		case "WATCH": // is run at once, and refused, inside a transaction
-		default:
-			if inTx {
-				queued = append(queued, cmd)
-			}
+		s := sent{Command: cmd, isQueued: tx.open}
+		var instead []byte
+		instead, s.answer = c.answerInstead(cmd, out[start:], &tx)
+		out = append(out[:start], instead...)
+		switch {
+		case cmd.Name == "MULTI":
+			tx.open, tx.queued = s.answer == "", nil
+		case cmd.Name == "EXEC":
+			s.isQueued, s.Queued, tx.open = false, tx.queued, false
+		case cmd.Name == "DISCARD":
+			s.isQueued, tx.open = false, false
+		case cmd.Name == "WATCH": // is run at once, and refused, inside a transaction
+		case tx.open && s.answer == "":
+			tx.queued = append(tx.queued, cmd)
 		}
 		if cmd.Name != "" { // an empty line has no reply
 			c.note(s)
@@ -113,8 +115,12 @@ func (c *conn) pumpReplies() error {
 		isRaw := false
 		if reply[0] != '>' { // pushes answer nothing
 			var lost bool
-			if lost, isRaw, err = c.answered(reply); err != nil {
+			var answer string
+			if lost, isRaw, answer, err = c.answered(reply); err != nil {
 				return err
+			}
+			if answer != "" {
+				out = replace(out, start, answer)
 			}
 			if lost {
 				return c.pass(Replies, c.client, out[:start]) // the caller cuts the connection
@@ -133,16 +139,17 @@ func (c *conn) pumpReplies() error {
 	}
 }
 
-// answered takes the command that a reply belongs to, and says whether the reply is lost.
-func (c *conn) answered(reply []byte) (lost, isRaw bool, err error) {
+// answered takes the command that a reply belongs to, and says whether the reply is lost
+// or replaced by an answer of the link.
+func (c *conn) answered(reply []byte) (lost, isRaw bool, answer string, err error) {
 	c.mu.Lock()
 	if c.isRaw {
 		c.mu.Unlock()
-		return false, true, nil
+		return false, true, "", nil
 	}
 	if len(c.waiting) == 0 {
 		c.mu.Unlock()
-		return false, false, fmt.Errorf("%w: a reply to no command: %.100q", errProtocol, reply)
+		return false, false, "", fmt.Errorf("%w: a reply to no command: %.100q", errProtocol, reply)
 	}
 	s := c.waiting[0]
 	c.waiting = c.waiting[1:]
@@ -152,10 +159,10 @@ func (c *conn) answered(reply []byte) (lost, isRaw bool, err error) {
 		c.isCast = false
 		c.link.mu.Unlock()
 	}
-	if !wasRun(s, reply) {
-		return false, false, nil
+	if s.answer != "" || !wasRun(s, reply) {
+		return false, false, s.answer, nil
 	}
-	return c.link.loses(exchange{Command: s.Command, conn: c}), false, nil
+	return c.link.loses(exchange{Command: s.Command, conn: c}), false, "", nil
 }
 
 // countWaiting counts the commands of these names that have no reply yet.

@@ -1,5 +1,6 @@
 // Package faultlink is a link to a Redis server that a test can spoil: it loses the
-// reply of a command that the server ran, stalls, slows, cuts and refuses connections.
+// reply of a command that the server ran, answers a command in the server's place, stalls,
+// slows, cuts and refuses connections.
 //
 // It is a proxy of our own because what matters most here, losing one reply and no
 // other, needs to know where a reply ends and which command it answers. Proxies that
@@ -36,6 +37,7 @@ const (
 type Stats struct {
 	Accepted int // connections from clients
 	Lost     int // replies that the server gave and the client did not get
+	Answered int // commands that the link answered in the server's place
 	Cut      int // connections that the link ended, those of lost replies among them
 }
 
@@ -52,6 +54,7 @@ type Link struct {
 	listener net.Listener // nil while refusing
 	conns    map[*conn]struct{}
 	lose     rule
+	answer   *answer
 	stalled  Direction
 	changed  chan struct{} // closed when stalled or delay changes
 	delay    map[Direction]time.Duration
@@ -170,6 +173,7 @@ func (l *Link) Accept() {
 func (l *Link) Heal() {
 	l.t.Helper()
 	l.Lose(nil)
+	l.setAnswer(nil)
 	l.Slow(0, 0)
 	l.Resume()
 	l.Accept()
