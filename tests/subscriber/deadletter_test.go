@@ -14,6 +14,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/subscriber"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -99,6 +100,68 @@ func TestGroupDestroyedWithARefusedDeadLetter(t *testing.T) {
 			}
 			if n := client.XLen(ctx, dead).Val(); n == 0 {
 				return errors.New("no dead letter")
+			}
+			return nil
+		})
+	})
+}
+
+// A refused dead letter waits for another try, and it is an acknowledgement that finds the
+// group missing: the dead letter goes on waiting, and is written once.
+func TestAckFindsNoGroupWhileADeadLetterWaits(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		dead := subscriber.DeadLetterTopic(topic)
+		if err := client.Set(ctx, dead, "in the way", 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		var outages observe.Events[subscriber.OutageEvent]
+		messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) {
+			c.MinIdle, c.ReadAhead, c.MaxHeld = 10*time.Minute, 2, 2 // no room: nobody reads
+			c.Hooks = []subscriber.Hooks{{OnOutage: outages.Add}}
+		}), topic)
+		publish(t, client, topic, "bad", "good")
+		reject := func(msg *message.Message) {
+			d, _ := subscriber.DeliveryOf(msg)
+			d.Reject("no", nil)
+			msg.Nack()
+		}
+		reject(receive(t, messages))
+		good := receive(t, messages)
+		testserver.Eventually(t, within, func() error {
+			if len(outages.All()) == 0 {
+				return errors.New("no dead letter was refused")
+			}
+			return nil
+		})
+		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
+			t.Fatal(err)
+		}
+		good.Ack()
+		testserver.Eventually(t, within, func() error {
+			groups, err := client.XInfoGroups(ctx, topic).Result()
+			if err != nil || len(groups) != 1 {
+				return unexpected(err, groups)
+			}
+			return nil
+		})
+		client.Del(ctx, dead)
+		testserver.Eventually(t, within, func() error {
+			select {
+			case msg := <-messages: // it may be read again
+				if string(msg.Payload) == "bad" {
+					reject(msg)
+				} else {
+					msg.Ack()
+				}
+			default:
+			}
+			groups, err := client.XInfoGroups(ctx, topic).Result()
+			letters := deadLetters(t, client, topic)
+			if err != nil || len(letters) != 1 || groups[0].Pending != 0 || groups[0].LastDeliveredID == "0-0" {
+				return unexpected(err, fmt.Sprint(groups, len(letters)))
 			}
 			return nil
 		})

@@ -3,10 +3,13 @@ package subscriber_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
@@ -55,6 +58,40 @@ func TestOutageWithAnOfferedRedelivery(t *testing.T) {
 	link.Accept()
 	held.Ack()
 	receive(t, messages).Ack()
+}
+
+// Messages are acknowledged while the server can't be reached: the acknowledgements are
+// kept, and sent when it is back.
+func TestAcknowledgedDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
+		const n = 20
+		client, topic, link := s.Client(), testserver.Topic(t), faultlink.New(t, s.Addr())
+		sub := newSubscriber(t, link.Client(), func(c *subscriber.Config) { c.MinIdle, c.MaxInFlight = 10*time.Minute, n })
+		messages, _ := subscribe(t, sub, topic)
+		publish(t, client, topic, numbered(n)...)
+		var list []*message.Message
+		for range n {
+			list = append(list, receive(t, messages))
+		}
+		link.Refuse()
+		link.Cut()
+		for i, msg := range list {
+			if i == n/2 { // more come while the first ones wait for another try
+				testserver.Eventually(t, within, func() error {
+					if err := sub.Health(); err == nil || !strings.Contains(err.Error(), "settle") {
+						return fmt.Errorf("no acknowledgement has failed: %w", err)
+					}
+					return nil
+				})
+			}
+			msg.Ack()
+		}
+		link.Accept()
+		wantPending(t, client, topic, "billing", 0)
+		wantNone(t, messages, 100*time.Millisecond)
+	})
 }
 
 // One reply to a look at the group is lost, which is not asked for often: Health does not

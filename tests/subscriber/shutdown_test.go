@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -207,6 +208,42 @@ func TestInterruptedHandlerIsNotCounted(t *testing.T) {
 		t.Errorf("count %d", d.Count())
 	}
 	msg.Ack()
+}
+
+// A subscription ends while its read is blocked: a consumer that is removed meanwhile would
+// come back with what the read brings, and keep it.
+func TestEndWaitsForTheBlockedRead(t *testing.T) {
+	t.Parallel()
+	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
+		t.Parallel()
+		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
+		reading := s.Client(func(o *redis.Options) { o.ClientName, o.ReadTimeout = topic, 5*time.Minute })
+		patient := func(c *subscriber.Config) {
+			c.MinIdle, c.Heartbeat, c.Block, c.CloseTimeout = 10*time.Minute, time.Minute, time.Minute, time.Minute
+		}
+		messages, end := subscribe(t, newSubscriber(t, reading, patient), topic)
+		testserver.Eventually(t, within, func() error {
+			list, err := client.ClientList(ctx).Result()
+			for line := range strings.Lines(list) {
+				if strings.Contains(line, " name="+topic+" ") && strings.Contains(line, " flags=b ") {
+					return nil
+				}
+			}
+			return unexpected(err, list)
+		})
+		end()
+		wantNone(t, messages, 300*time.Millisecond)
+		publish(t, client, topic, "late")
+		wantClosed(t, messages)
+		for _, row := range pendingRows(t, client, topic) {
+			if row.Consumer != "handback" {
+				t.Errorf("left behind: %+v", row)
+			}
+		}
+		next, _ := subscribe(t, newSubscriber(t, client), topic)
+		receive(t, next).Ack()
+		wantPending(t, client, topic, "billing", 0)
+	})
 }
 
 // Scenario 42, and the other ways to end: no goroutine is left.
