@@ -293,7 +293,8 @@ func TestCheck(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		t.Parallel()
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
-		r, err := newSubscriber(t, client).Check(ctx, topic)
+		bounded := func(c *subscriber.Config) { c.MaxDeliveries = 3 }
+		r, err := newSubscriber(t, client, bounded).Check(ctx, topic)
 		if err != nil || r.Topics[0].Exists || len(r.Warnings) != 0 {
 			t.Errorf("nothing there: %+v, %v", r, err)
 		}
@@ -321,6 +322,47 @@ func TestCheck(t *testing.T) {
 			t.Errorf("missing %v, %v", r.Topics, err)
 		}
 	})
+}
+
+// What works and likely is a mistake is in the log of New, and in Check's warnings.
+func TestLikelyMistakesAreNamed(t *testing.T) {
+	t.Parallel()
+	s, topic := testserver.Shared(t, testserver.Redis86), testserver.Topic(t)
+	logger := newCountingLogger(t)
+	sub := newLogged(t, s.Client(), logger, func(c *subscriber.Config) { c.MinIdle = 999 * time.Millisecond })
+	if n := logger.errors.Load(); n != 1 {
+		t.Errorf("%d error lines of New for a MinIdle below a second, want 1", n)
+	}
+	r, err := sub.Check(context.Background(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"MinIdle 999ms", "MaxDeliveries is 0"} {
+		if !slices.ContainsFunc(r.Warnings, func(w string) bool { return strings.Contains(w, want) }) {
+			t.Errorf("no warning about %s: %q", want, r.Warnings)
+		}
+	}
+}
+
+// A message that fails without end is in the log at its 10th delivery, and at its 100th.
+func TestFailuresWithoutEndAreLogged(t *testing.T) {
+	t.Parallel()
+	s, topic := testserver.Shared(t, testserver.Redis86), testserver.Topic(t)
+	logger := newCountingLogger(t)
+	messages, _ := subscribe(t, newLogged(t, s.Client(), logger, func(c *subscriber.Config) {
+		c.MinIdle, c.RedeliverAfter, c.RedeliverMax = time.Minute, time.Millisecond, time.Millisecond
+	}), topic)
+	publish(t, s.Client(), topic, "m")
+	for i := range 101 {
+		if msg := receive(t, messages); i < 100 {
+			msg.Nack()
+		} else {
+			msg.Ack()
+		}
+	}
+	if n := logger.errors.Load(); n != 2 {
+		t.Errorf("%d error lines, want 2", n)
+	}
 }
 
 // A pool that is too small is warned about.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -106,7 +107,8 @@ func TestHealthAfterOneLostLook(t *testing.T) {
 	messages, _ := subscribe(t, sub, topic)
 	publish(t, s.Client(), topic, "m")
 	receive(t, messages).Ack()
-	link.LoseNext(1, "XINFO")
+	var lost atomic.Bool
+	link.Lose(func(c faultlink.Command) bool { return isLook(c) && !lost.Swap(true) })
 	testserver.Eventually(t, within, func() error {
 		if link.Stats().Lost == 0 { // Health may be bad too shortly to be seen
 			return errors.New("no reply was lost")

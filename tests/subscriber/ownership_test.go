@@ -104,6 +104,7 @@ func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, cut)
+		wantPending(t, client, topic, "billing", 2)
 		link.Stall(faultlink.Both)
 		other, _ := subscribe(t, newSubscriber(t, client, fast), topic)
 		taken := receive(t, other)
