@@ -136,7 +136,7 @@ func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error
 
 func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
 	cmd := server.NewCommand(ctx, 2, "xinfo", "groups", s.topic)
-	if err := s.client.Process(ctx, cmd); err != nil {
+	if err := server.Process(ctx, s.client, cmd); err != nil {
 		return err
 	}
 	groups, err := list(cmd.Val(), 0)

@@ -17,7 +17,9 @@ import (
 // makeGroup makes the group where it is missing, and the stream with it.
 // It tells whether it was missing.
 func (s *subscription) makeGroup(ctx context.Context, start string) (made bool, err error) {
-	err = s.client.XGroupCreateMkStream(ctx, s.topic, s.cfg.Group, start).Err()
+	create := redis.NewStatusCmd(ctx, "xgroup", "create", s.topic, s.cfg.Group, start, "mkstream")
+	create.SetFirstKeyPos(2)
+	err = server.Process(ctx, s.client, create)
 	switch {
 	case err == nil:
 		s.logger.Info("Created the consumer group", s.fields(watermill.LogFields{"start": start}))
@@ -107,7 +109,7 @@ func (s *subscription) checkDelete(ctx context.Context) error {
 	}
 	// No group has the name of a consumer that was just made up: nothing is acknowledged.
 	probe := server.NewCommand(ctx, 1, "xackdel", s.topic, s.consumer, "acked", "ids", 1, "0-1")
-	err := s.client.Process(ctx, probe)
+	err := server.Process(ctx, s.client, probe)
 	var reply redis.Error
 	switch {
 	case err == nil, hasPrefix(err, "NOGROUP"):
@@ -204,7 +206,7 @@ func (s *subscription) healFrom(ctx context.Context) (start string, isNew bool, 
 		return idText(p.from), false, nil
 	}
 	cmd := server.NewCommand(ctx, 1, "xrange", s.topic, idText(p.read), idText(p.read))
-	if err := s.client.Process(ctx, cmd); err != nil {
+	if err := server.Process(ctx, s.client, cmd); err != nil {
 		return "", false, err
 	}
 	entries, err := rawEntries(cmd.Val())

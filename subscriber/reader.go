@@ -126,7 +126,7 @@ func (s *subscription) readEntries(ctx context.Context, count int) ([]rawEntry, 
 		cmd = server.NewCommand(ctx, 9, "xreadgroup", "group", s.cfg.Group, s.consumer,
 			"count", count, "block", s.block.Milliseconds(), "streams", s.topic, ">")
 	}
-	err := s.client.Process(ctx, cmd)
+	err := server.Process(ctx, s.client, cmd)
 	switch {
 	case isNil(err):
 		return nil, nil

@@ -239,7 +239,7 @@ const (
 func (s *subscription) fetch(ctx context.Context, e *entry) ([]string, fetched, error) {
 	if s.cfg.FanOut {
 		cmd := server.NewCommand(ctx, 1, "xrange", s.topic, e.name, e.name)
-		if err := s.client.Process(ctx, cmd); err != nil {
+		if err := server.Process(ctx, s.client, cmd); err != nil {
 			return nil, 0, err
 		}
 		entries, err := rawEntries(cmd.Val())

@@ -6,6 +6,8 @@ package server
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -24,6 +26,19 @@ func NewCommand(ctx context.Context, keyPos int8, args ...any) Command {
 	cmd := redis.NewCmd(ctx, args...)
 	cmd.SetFirstKeyPos(keyPos)
 	return Command{Cmd: cmd}
+}
+
+// Process sends a command. A panic of the client, or of a hook that was added to it, is its
+// error: in a goroutine of ours nobody else would recover from it, and it would end the
+// process.
+func Process(ctx context.Context, client Processor, cmd redis.Cmder) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the client panicked: %v\n%s", p, debug.Stack())
+			cmd.SetErr(err)
+		}
+	}()
+	return client.Process(ctx, cmd)
 }
 
 // Node returns the client that talks to the master of key: client itself, or

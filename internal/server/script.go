@@ -35,7 +35,7 @@ func (s *Script) send(ctx context.Context, client redis.UniversalClient, verb, t
 		words = append(words, key)
 	}
 	cmd := NewCommand(ctx, 3, append(words, args...)...)
-	if err := client.Process(ctx, cmd); err != nil {
+	if err := Process(ctx, client, cmd); err != nil {
 		return nil, err
 	}
 	return cmd.Result()
