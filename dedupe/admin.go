@@ -36,6 +36,9 @@ type Record struct {
 	ExpiresAt time.Time
 	// Fingerprint is the digest of it, nil if there was none.
 	Fingerprint []byte
+	// Group is the consumer group whose run made the record, empty if it is not known, and
+	// while in progress.
+	Group string
 	// Outputs is the number of recorded messages that are not settled, OutputBytes
 	// their size.
 	Outputs, OutputBytes int

@@ -40,6 +40,9 @@ type Lease struct {
 	cancel context.CancelCauseFunc
 	done   chan struct{}
 
+	lost context.Context //nolint:containedctx // ends when the lease is lost, whatever ends the handler
+	lose context.CancelCauseFunc
+
 	mu    sync.Mutex
 	end   time.Time // by the local clock
 	timer *time.Timer
@@ -52,11 +55,12 @@ type Lease struct {
 // the cause [ErrLeaseLost] when the lease is lost. Stop must be called.
 func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	l := &Lease{cfg: cfg, margin: Margin(cfg.Duration), cancel: cancel, done: make(chan struct{})}
+	l := &Lease{cfg: cfg, margin: margin(cfg.Duration), cancel: cancel, done: make(chan struct{})}
 	l.end = cfg.SentAt.Add(cfg.Duration - l.margin)
 	// Renewal outlives ctx: what ends the handler does not end the claim, which is
 	// rolled back or committed after the handler has returned.
-	renewing, stop := context.WithCancel(context.WithoutCancel(ctx))
+	l.lost, l.lose = context.WithCancelCause(context.WithoutCancel(ctx))
+	renewing, stop := context.WithCancel(l.lost)
 	l.stop = stop
 	l.mu.Lock() // the timer may fire before it is assigned
 	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
@@ -65,9 +69,9 @@ func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
 	return l, ctx
 }
 
-// Margin is how much earlier than the server's lease a lease of this length ends
+// margin is how much earlier than the server's lease a lease of this length ends
 // here: a tenth, at most a second.
-func Margin(lease time.Duration) time.Duration { return min(lease/10, time.Second) }
+func margin(lease time.Duration) time.Duration { return min(lease/10, time.Second) }
 
 // End is when the lease ends by the local clock unless it is renewed.
 func (l *Lease) End() time.Time {
@@ -86,6 +90,24 @@ func (l *Lease) Err() error {
 		l.checkClock()
 	}
 	return l.err
+}
+
+// While returns a context for a step that needs the claim, such as a commit. It ends with
+// ctx, and when the lease is lost, then with the cause [ErrLeaseLost]. The lease is renewed
+// meanwhile, unless it was stopped: then the context ends with the lease.
+func (l *Lease) While(ctx context.Context) (context.Context, context.CancelFunc) {
+	l.mu.Lock()
+	over, end := l.over, l.end
+	l.mu.Unlock()
+	if over {
+		return context.WithDeadlineCause(ctx, end, errNotRenewed)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // Stop ends the renewal, waits for one that is on its way, and returns [Lease.Err].
@@ -114,15 +136,18 @@ func (l *Lease) Release(cause error) {
 // checkClock must be called with the lock.
 func (l *Lease) checkClock() {
 	if !time.Now().Before(l.end) {
-		l.lose(fmt.Errorf("%w: it could not be renewed in time", ErrLeaseLost))
+		l.fail(errNotRenewed)
 	}
 }
 
-func (l *Lease) lose(err error) {
+var errNotRenewed = fmt.Errorf("%w: it could not be renewed in time", ErrLeaseLost)
+
+// fail must be called with the lock.
+func (l *Lease) fail(err error) {
 	l.err = err
 	l.timer.Stop()
 	l.cancel(err)
-	l.stop()
+	l.lose(err)
 }
 
 func (l *Lease) expire() {
@@ -166,7 +191,7 @@ func (l *Lease) renew(ctx context.Context) {
 		case errors.Is(err, ErrLeaseLost):
 			l.mu.Lock()
 			if !l.over && l.err == nil {
-				l.lose(err)
+				l.fail(err)
 			}
 			l.mu.Unlock()
 			return

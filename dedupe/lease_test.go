@@ -68,13 +68,64 @@ func TestLeaseEndsByTheLocalClock(t *testing.T) {
 				})
 				<-ctx.Done()
 				// The last renewal was sent at 20 s.
-				if took := time.Since(begin); took != 50*time.Second-dedupe.Margin(leaseTime) {
+				if took := time.Since(begin); took != 49*time.Second {
 					t.Errorf("ended after %v", took)
 				}
 				wantCause(t, ctx, dedupe.ErrLeaseLost)
 			})
 		})
 	}
+}
+
+// The end here comes a tenth of the lease, at most a second, before the server's.
+func TestLeaseEndsBeforeTheServers(t *testing.T) {
+	for duration, want := range map[time.Duration]time.Duration{2 * time.Second: 1800 * time.Millisecond, time.Minute: 59 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			l, ctx := dedupe.NewLease(t.Context(), dedupe.LeaseConfig{
+				Duration: duration, SentAt: begin, Renew: func(context.Context) error { return errors.New("connection refused") },
+			})
+			defer l.Release(nil)
+			<-ctx.Done()
+			if took := time.Since(begin); took != want {
+				t.Errorf("a lease of %v ended after %v, want %v", duration, took, want)
+			}
+		})
+	}
+}
+
+// A step that needs the claim goes on while the lease is renewed, and ends with it.
+func TestStepEndsWhenTheLeaseIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin, answers := time.Now(), 3
+		l, _ := lease(t, func(context.Context) error {
+			if answers--; answers < 0 {
+				return errors.New("connection refused")
+			}
+			return nil
+		})
+		ctx, cancel := l.While(t.Context())
+		defer cancel()
+		<-ctx.Done()
+		if took := time.Since(begin); took != 59*time.Second { // the last renewal was sent at 30 s
+			t.Errorf("ended after %v", took)
+		}
+		wantCause(t, ctx, dedupe.ErrLeaseLost)
+	})
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		l, _ := lease(t, func(context.Context) error { return nil })
+		if err := l.Stop(); err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := l.While(t.Context())
+		defer cancel()
+		<-ctx.Done()
+		if took := time.Since(begin); took != 29*time.Second {
+			t.Errorf("stopped: ended after %v", took)
+		}
+		wantCause(t, ctx, dedupe.ErrLeaseLost)
+	})
 }
 
 // The lease is reckoned from the sending of a renewal, not from its reply.
@@ -92,7 +143,7 @@ func TestLeaseCountsFromTheSending(t *testing.T) {
 			return nil
 		})
 		<-ctx.Done()
-		if took := time.Since(begin); took != 10*time.Second+leaseTime-dedupe.Margin(leaseTime) {
+		if took := time.Since(begin); took != 39*time.Second {
 			t.Errorf("ended after %v", took)
 		}
 	})

@@ -55,6 +55,7 @@ type memRecord struct {
 
 	committedAt time.Time
 	digest      []byte
+	group       string
 	outputs     [][]byte
 	place       int // in byEnd
 }
@@ -156,7 +157,7 @@ func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, ch
 	expired := r != nil && !now.Before(r.ends)
 	switch {
 	case r != nil && r.state == Done && !expired:
-		claim.state, claim.info.CommittedAt = Done, r.committedAt
+		claim.state, claim.info.CommittedAt, claim.info.Group = Done, r.committedAt, r.group
 		claim.outputs, claim.token = r.outputs, r.token
 		if !SameDigest(r.digest, Digest(o.Fingerprint)) {
 			claim.state, claim.outputs = Conflict, nil
@@ -297,7 +298,7 @@ func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
 	now := time.Now()
 	m.dropExpired(now)
 	r.state, r.committedAt, r.ends = Done, now, now.Add(c.options.Retention)
-	r.digest = Digest(c.options.Fingerprint)
+	r.digest, r.group = Digest(c.options.Fingerprint), c.options.Group
 	r.outputs = clone(outputs)
 	heap.Push(&m.done, r)
 	close(r.changed)

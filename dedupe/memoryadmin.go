@@ -10,7 +10,7 @@ import (
 
 // record is the public view; with the lock.
 func (r *memRecord) record() Record {
-	out := Record{Key: r.key, State: r.state, CommittedAt: r.committedAt, ExpiresAt: r.ends, Fingerprint: slices.Clone(r.digest), Outputs: len(r.outputs)}
+	out := Record{Key: r.key, State: r.state, CommittedAt: r.committedAt, ExpiresAt: r.ends, Fingerprint: slices.Clone(r.digest), Group: r.group, Outputs: len(r.outputs)}
 	for _, b := range r.outputs {
 		out.OutputBytes += len(b)
 	}

@@ -44,8 +44,9 @@ type Options struct {
 	// Fingerprint says what must be equal in two events of one key; nil matches any.
 	// Stores keep a digest of it (see [Digest]).
 	Fingerprint []byte
-	// Group is the consumer group that the event was read by, empty where that is not
-	// known. Stores keep it with the record where it differs from the key's namespace.
+	// Group is the consumer group that the event was read by, of at most MaxKeyBytes;
+	// empty where that is not known. Stores keep it with the record; one that is named
+	// as the key's namespace costs nothing.
 	Group string
 }
 
@@ -67,6 +68,8 @@ func (o Options) Validate() error {
 		return fmt.Errorf("%w: lease %v is longer than retention %v", ErrInvalid, o.Lease, o.Retention)
 	case o.Wait < 0:
 		return fmt.Errorf("%w: wait %v is negative", ErrInvalid, o.Wait)
+	case len(o.Group) > MaxKeyBytes:
+		return fmt.Errorf("%w: the group's name has %d bytes, more than %d", ErrInvalid, len(o.Group), MaxKeyBytes)
 	}
 	return nil
 }
@@ -103,7 +106,8 @@ type Info struct {
 	// CommittedAt is, for Done and Conflict, when the record was made, by the store's
 	// clock.
 	CommittedAt time.Time
-	// Group is, for Done and Conflict, the Options.Group of who made the record.
+	// Group is, for Done and Conflict, the Options.Group of who made the record; empty if
+	// that one gave none.
 	Group string
 	// TookOver tells, for Claimed, that a former owner's lease ran out: an earlier run
 	// ended without a word, and its effects may be there. Stores whose servers remove

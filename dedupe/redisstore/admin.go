@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,7 +22,7 @@ type found struct {
 }
 
 func (r record) public(k dedupe.Key, ttl time.Duration) dedupe.Record {
-	out := dedupe.Record{Key: k, State: dedupe.Done, CommittedAt: r.at, Fingerprint: r.digest, Outputs: len(r.outputs)}
+	out := dedupe.Record{Key: k, State: dedupe.Done, CommittedAt: r.at, Fingerprint: r.digest, Group: r.groupOf(k.Namespace), Outputs: len(r.outputs)}
 	if r.claim {
 		out.State = dedupe.InProgress
 	}
@@ -41,11 +40,11 @@ func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error)
 	if err := k.Validate(); err != nil {
 		return dedupe.Record{}, err
 	}
-	name := Name(k)
-	all, err := s.read(ctx, s.cfg.Client, []string{name})
+	name := s.names.name(k)
+	all, err := s.read(ctx, []string{name})
 	switch {
 	case err != nil:
-		return dedupe.Record{}, explain("lookup", name, err)
+		return dedupe.Record{}, s.explain("lookup", name, err)
 	case len(all) == 0:
 		return dedupe.Record{}, fmt.Errorf("redisstore: %w of %s", dedupe.ErrNotFound, k)
 	}
@@ -57,9 +56,9 @@ func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
 	if err := k.Validate(); err != nil {
 		return err
 	}
-	name := Name(k)
-	if sent := s.send(ctx, s.script(forgetScript, name)); sent.err != nil {
-		return explain("forget", name, sent.err)
+	name := s.names.name(k)
+	if sent := s.send(ctx, time.Now().Add(retryFor), s.script(forgetScript, name)); sent.err != nil {
+		return s.explain("forget", name, sent.err)
 	}
 	return nil
 }
@@ -84,10 +83,10 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, er
 		if !r.CommittedAt.Before(before) {
 			return true
 		}
-		sent := s.send(ctx, s.script(removeScript, r.name, r.value))
+		sent := s.send(ctx, time.Now().Add(retryFor), s.script(removeScript, r.name, r.value))
 		removed, err := sent.yes()
 		if err != nil {
-			failed = explain("purge", r.name, err)
+			failed = s.explain("purge", r.name, err)
 			return false
 		}
 		if removed {
@@ -107,21 +106,25 @@ func (s *Store) each(ctx context.Context, f dedupe.Filter, visit func(found) boo
 	for _, node := range nodes {
 		var cursor uint64
 		for {
-			names, next, err := node.Scan(ctx, cursor, pattern(f), scanCount).Result()
-			if err != nil {
-				return fmt.Errorf("redisstore: list: %w", err)
+			var names []string
+			sent := s.send(ctx, time.Now().Add(retryFor), func(ctx context.Context) (_ any, err error) {
+				names, cursor, err = node.Scan(ctx, cursor, s.names.pattern(f), scanCount).Result()
+				return nil, err
+			})
+			if sent.err != nil {
+				return s.explain("list", s.names.pattern(f), sent.err)
 			}
 			// By the client as a whole: a slot may have moved since.
-			all, err := s.read(ctx, s.cfg.Client, names)
+			all, err := s.read(ctx, names)
 			if err != nil && !errors.Is(err, dedupe.ErrCorrupt) {
-				return fmt.Errorf("redisstore: list: %w", err)
+				return s.explain("list", s.names.pattern(f), err)
 			}
 			for _, r := range all {
 				if f.Match(r.Record) && !visit(r) {
 					return nil
 				}
 			}
-			if cursor = next; cursor == 0 {
+			if cursor == 0 {
 				break
 			}
 		}
@@ -153,53 +156,61 @@ func (s *Store) nodes(ctx context.Context) ([]redis.UniversalClient, error) {
 
 // read gets what is there of some records. Those that can't be read are an error that
 // matches ErrCorrupt, beside the others.
-func (s *Store) read(ctx context.Context, client redis.UniversalClient, names []string) (all []found, err error) {
+func (s *Store) read(ctx context.Context, names []string) ([]found, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	pipe := client.Pipeline()
+	sent := s.send(ctx, time.Now().Add(retryFor), func(ctx context.Context) (any, error) {
+		return s.values(ctx, names)
+	})
+	if sent.err != nil {
+		return nil, sent.err
+	}
+	return s.parse(sent.value.([]value))
+}
+
+// value is what a server has under a name; err is nil, redis.Nil or WRONGTYPE.
+type value struct {
+	name, text string
+	ttl        time.Duration
+	err        error
+}
+
+// values asks for all of them at once.
+func (s *Store) values(ctx context.Context, names []string) ([]value, error) {
+	pipe := s.cfg.Client.Pipeline()
 	gets, ttls := make([]*redis.StringCmd, len(names)), make([]*redis.DurationCmd, len(names))
 	for i, name := range names {
 		gets[i], ttls[i] = pipe.Get(ctx, name), pipe.PTTL(ctx, name)
 	}
 	_, pipeErr := pipe.Exec(ctx)
+	all := make([]value, len(names))
 	for i, name := range names {
-		value, getErr := gets[i].Result()
+		text, err := gets[i].Result()
+		if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+			return nil, errors.Join(err, pipeErr)
+		}
+		all[i] = value{name, text, ttls[i].Val(), err}
+	}
+	return all, nil
+}
+
+func (s *Store) parse(values []value) (all []found, err error) {
+	for _, v := range values {
 		switch {
-		case errors.Is(getErr, redis.Nil):
+		case errors.Is(v.err, redis.Nil):
 			continue
-		case redis.HasErrorPrefix(getErr, "WRONGTYPE"):
-			err = errors.Join(err, fmt.Errorf("%w: %q: %w", dedupe.ErrCorrupt, name, getErr))
+		case v.err != nil:
+			err = errors.Join(err, fmt.Errorf("%w: %q: %w", dedupe.ErrCorrupt, v.name, v.err))
 			continue
-		case getErr != nil:
-			return nil, errors.Join(getErr, pipeErr)
 		}
-		k, keyErr := parseName(name)
-		r, readErr := parseRecord(value)
+		k, keyErr := s.names.parse(v.name)
+		r, readErr := parseRecord(v.text)
 		if bad := errors.Join(keyErr, readErr); bad != nil {
-			err = errors.Join(err, fmt.Errorf("%q: %w", name, bad))
+			err = errors.Join(err, fmt.Errorf("%q: %w", v.name, bad))
 			continue
 		}
-		all = append(all, found{r.public(k, ttls[i].Val()), name, value})
+		all = append(all, found{r.public(k, v.ttl), v.name, v.text})
 	}
 	return all, err
 }
-
-// pattern narrows a SCAN down as far as the filter's parts are the first ones.
-func pattern(f dedupe.Filter) string {
-	n := 0
-	for _, part := range []string{f.Namespace, f.Topic, f.Handler} {
-		if part == "" {
-			break
-		}
-		n++
-	}
-	if n == 0 {
-		return recordPrefix + "*"
-	}
-	// Parts have their colons escaped, so a name splits where it was joined.
-	name := strings.TrimPrefix(Name(dedupe.Key{Namespace: f.Namespace, Topic: f.Topic, Handler: f.Handler}), recordPrefix)
-	return recordPrefix + globEscape.Replace(strings.Join(strings.Split(name, ":")[:n], ":")) + ":*"
-}
-
-var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)

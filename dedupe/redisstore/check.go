@@ -18,7 +18,7 @@ import (
 // may not run, and matches dedupe.ErrRefused then. The warnings are about what makes
 // records go before their retention is over, and about what could not be asked.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
-	const key = recordPrefix + "check"
+	key := string(s.names) + "check"
 	missing, asked, err := server.MissingRights(ctx, s.cfg.Client, key, nil, [][]any{
 		{"set", key, "", "nx", "get", "px", 1}, {"get", key}, {"pttl", key}, {"pexpire", key, 1}, {"del", key}, {"time"},
 		{"evalsha", strings.Repeat("0", 40), 1, key}, {"eval", "return 1", 1, key},
@@ -29,8 +29,8 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	case !asked || slices.Contains(missing, "MULTI"):
 		warnings = append(warnings, "The user's rights were not checked: that needs a *redis.Client or *redis.ClusterClient, and a user who may run MULTI.")
 	case len(missing) > 0:
-		err = fmt.Errorf("redisstore: check: %w: the user may not run %s on %s*: grant it with ACL SETUSER",
-			dedupe.ErrRefused, strings.Join(missing, ", "), recordPrefix)
+		err = fmt.Errorf("redisstore: check: %w: the user may not run %s on %s*: %s",
+			dedupe.ErrRefused, strings.Join(missing, ", "), s.names, s.grant())
 	}
 	memory, infoErr := server.InfoSection(ctx, s.cfg.Client, key, "memory")
 	switch policy := memory["maxmemory_policy"]; {

@@ -2,9 +2,11 @@ package redisstore
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -15,6 +17,7 @@ import (
 // claim implements dedupe.Claim.
 type claim struct {
 	store   *Store
+	key     dedupe.Key
 	name    string
 	options dedupe.Options
 	tag     string // of the token that made the record, or will
@@ -34,19 +37,25 @@ func (c *claim) Outputs() [][]byte        { return c.outputs }
 
 // renewal makes the lease begin anew, if the claim is still ours.
 func (c *claim) renewal() step {
-	return c.store.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds())
+	return c.store.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds(), tagOf(c.options.Token))
 }
 
 func (c *claim) renew(ctx context.Context) error {
 	r, _ := c.store.once(ctx, c.renewal())
-	held, err := r.yes()
-	if err == nil && !held {
+	held, err := r.number()
+	if err == nil && held == 0 {
 		return fmt.Errorf("%w: %s is not held by this owner any more", dedupe.ErrLeaseLost, c.name)
 	}
 	return err
 }
 
-// Commit implements dedupe.Claim.
+// Commit implements dedupe.Claim. It is tried until the server has answered, the claim is
+// lost, or ctx ends; the claim is renewed meanwhile, so that a record that takes long to
+// send is in time.
+//
+// The handler has run, so hardly any answer is final: a server that can't write now, a user
+// whose rights are being changed and an unknown word of a proxy are all worth another try,
+// and each try is refused by the server if the claim is not this owner's any more.
 func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	if c.state != dedupe.Claimed {
 		return fmt.Errorf("redisstore: commit: %w: state is %v", dedupe.ErrInvalid, c.state)
@@ -54,22 +63,19 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	if c.committed.Load() {
 		return nil
 	}
-	kind, body, err := encode(dedupe.Digest(c.options.Fingerprint), outputs)
+	kind, body, err := encode(c.key.Namespace, c.options, outputs)
 	if err != nil {
 		return err
 	}
-	// A renewal behind the commit would find a record and take the claim for lost.
-	if err := c.lease.Stop(); err != nil {
-		c.release()
+	defer c.release()
+	if err := c.lease.Err(); err != nil {
 		return err
 	}
-	defer c.release()
-	// Beyond its end the claim may be another's, so nothing is sent any more.
-	ctx, cancel := context.WithDeadline(ctx, c.lease.End())
+	ctx, cancel := c.lease.While(ctx)
 	defer cancel()
 	s := c.store
 	commit := s.script(commitScript, c.name, claimValue(c.options.Token), kind, c.tag, body, c.options.Retention.Milliseconds())
-	sent := s.send(ctx, func(ctx context.Context) (any, error) {
+	sent := s.sendUnless(ctx, isFinalAfterTheRun, time.Time{}, func(ctx context.Context) (any, error) {
 		value, err := commit(ctx)
 		if err != nil && s.isTooLarge(ctx, c.name, len(body), err) {
 			err = fmt.Errorf("%w: %d bytes: %w", dedupe.ErrTooLarge, len(body), err)
@@ -78,13 +84,23 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	})
 	done, err := sent.yes()
 	switch {
+	case err != nil && sent.unknown && !errors.Is(err, dedupe.ErrTooLarge):
+		// Whatever the last try got, an earlier one may have made the record: this is
+		// none of the errors after which nothing was recorded.
+		return fmt.Errorf("redisstore: commit %q: it is unknown whether the record was made: %v", c.name, err) //nolint:errorlint // as the comment says
 	case err != nil:
-		return explain("commit", c.name, err)
+		return s.explain("commit", c.name, err)
 	case !done:
 		return fmt.Errorf("redisstore: commit: %w: %s is not held by this owner any more", dedupe.ErrLeaseLost, c.name)
 	}
 	c.committed.Store(true)
 	return nil
+}
+
+// isFinalAfterTheRun tells that a commit would get the same answer for as long as the
+// claim is held.
+func isFinalAfterTheRun(err error) bool {
+	return errors.Is(err, dedupe.ErrTooLarge) || errors.Is(err, redis.ErrClosed) || redis.HasErrorPrefix(err, "WRONGTYPE")
 }
 
 // isTooLarge explains a commit that failed. On an argument above proto-max-bulk-len the
@@ -109,15 +125,16 @@ func (s *Store) isTooLarge(ctx context.Context, name string, size int, err error
 	return err == nil && size > limit
 }
 
-// Rollback implements dedupe.Claim.
+// Rollback implements dedupe.Claim. It is tried until the lease ends, which gives the claim
+// up by itself.
 func (c *claim) Rollback(ctx context.Context) error {
 	if c.state != dedupe.Claimed || c.committed.Load() {
 		return nil
 	}
 	c.release()
 	s := c.store
-	if sent := s.send(ctx, s.script(removeScript, c.name, claimValue(c.options.Token))); sent.err != nil {
-		return explain("rollback", c.name, sent.err)
+	if sent := s.send(ctx, c.lease.End(), s.script(removeScript, c.name, claimValue(c.options.Token))); sent.err != nil {
+		return s.explain("rollback", c.name, sent.err)
 	}
 	return nil
 }
@@ -136,8 +153,9 @@ func (c *claim) Settle(ctx context.Context) error {
 		return nil
 	}
 	s := c.store
-	if sent := s.send(ctx, s.script(settleScript, c.name, c.tag)); sent.err != nil {
-		return explain("settle", c.name, sent.err)
+	until := time.Now().Add(c.options.Lease)
+	if sent := s.send(ctx, until, s.script(settleScript, c.name, c.tag)); sent.err != nil {
+		return s.explain("settle", c.name, sent.err)
 	}
 	return nil
 }

@@ -1,16 +1,21 @@
 package redisstore
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
-	"time"
+	"regexp"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
-// DefaultRetryFor is the default of [Config].
-const DefaultRetryFor = 5 * time.Second
+// DefaultPrefix is the default of [Config].
+const DefaultPrefix = "idem:done:"
+
+var prefixName = regexp.MustCompile(`^[A-Za-z0-9_.:/-]{1,100}:$`)
 
 // Config configures a [Store].
 type Config struct {
@@ -23,10 +28,18 @@ type Config struct {
 	// other than volatile-ttl at best, records go before their retention is over, and
 	// with them the knowledge that an event was handled.
 	Client redis.UniversalClient
-	// RetryFor bounds how long a step is sent again when the server is out of reach or
-	// refuses for now; 0 means 5 s. The caller's context may end it earlier, and the
-	// end of the lease ends a Commit.
-	RetryFor time.Duration
+	// Prefix begins the names of all records; default: idem:done:. It is of letters,
+	// digits and _ . / - : and ends with a colon. All instances need the same one: under
+	// another prefix nothing was handled yet. Where users are confined to keys, it is
+	// what the store's user needs (~idem:done:*).
+	Prefix string
+}
+
+// Name is what the record of k is called in Redis, under this configuration:
+// <prefix><namespace>:<topic>:<handler>:<event>, with colons, percent signs and opening
+// braces in the parts escaped.
+func (c Config) Name(k dedupe.Key) string {
+	return prefix(cmp.Or(c.Prefix, DefaultPrefix)).name(k)
 }
 
 func (c Config) resolve() (Config, error) {
@@ -42,11 +55,9 @@ func (c Config) resolve() (Config, error) {
 			fault("Client is a nil %T", client)
 		}
 	}
-	if c.RetryFor < 0 {
-		fault("RetryFor %v is negative", c.RetryFor)
-	}
-	if c.RetryFor == 0 {
-		c.RetryFor = DefaultRetryFor
+	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
+	if !prefixName.MatchString(c.Prefix) {
+		fault("Prefix %q is not letters, digits and _ . / - : with a colon at the end, at most 101 bytes", c.Prefix)
 	}
 	if len(faults) > 0 {
 		return c, fmt.Errorf("redisstore: invalid config:\n%w", errors.Join(faults...))

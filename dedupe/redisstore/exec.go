@@ -26,12 +26,38 @@ var (
 	//go:embed forget.lua
 	forgetBody string
 
-	commitScript = server.NewScript(commitBody)
+	commitScript = newSpender(commitBody)
 	renewScript  = server.NewScript(renewBody)
 	removeScript = server.NewScript(removeBody)
-	settleScript = server.NewScript(settleBody)
+	settleScript = newSpender(settleBody)
 	forgetScript = server.NewScript(forgetBody)
 )
+
+// runner is a script.
+type runner interface {
+	Run(ctx context.Context, client redis.UniversalClient, keys []string, args ...any) (any, error)
+}
+
+// spender is a script that may use memory when the server has none left for writes. What
+// it writes is the record of a handler that has run: refused, the handler runs again, and
+// its claim, which the record replaces, has memory already.
+//
+// Servers before Redis 7.0 and those for tests, such as miniredis, take the flags for a
+// fault of the script. They get it without.
+type spender struct{ flagged, plain *server.Script }
+
+func newSpender(body string) spender {
+	return spender{server.NewScript("#!lua flags=allow-oom\n" + body), server.NewScript(body)}
+}
+
+// Run implements runner.
+func (s spender) Run(ctx context.Context, client redis.UniversalClient, keys []string, args ...any) (any, error) {
+	reply, err := s.flagged.Run(ctx, client, keys, args...)
+	if err != nil && redis.HasErrorPrefix(err, "Error compiling script") {
+		return s.plain.Run(ctx, client, keys, args...)
+	}
+	return reply, err
+}
 
 // step is one command or script. It is sent once each time it is called.
 type step func(ctx context.Context) (any, error)
@@ -77,10 +103,23 @@ func (s *Store) once(ctx context.Context, run step) (r reply, pending <-chan rep
 	}
 }
 
-// send sends a step until the server has answered, RetryFor is over, or ctx ends. All
+// retryFor bounds the steps that no lease bounds: those of operators.
+const retryFor = 10 * time.Second
+
+// isFinal tells that a step would get the same answer again.
+func isFinal(err error) bool {
+	return errors.Is(err, dedupe.ErrTooLarge) || server.Classify(err) == server.Final
+}
+
+// send sends a step until the server has answered, the time is over, or ctx ends. All
 // steps survive being sent twice.
-func (s *Store) send(ctx context.Context, run step) (out sending) {
-	giveUp := time.Now().Add(s.cfg.RetryFor)
+func (s *Store) send(ctx context.Context, until time.Time, run step) sending {
+	return s.sendUnless(ctx, isFinal, until, run)
+}
+
+// sendUnless sends a step as send does, but also after answers that are not final. Without
+// a time ctx alone ends it.
+func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until time.Time, run step) (out sending) {
 	pause := &backoff.ExponentialBackOff{InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond, RandomizationFactor: 0.3}
 	pause.Reset()
 	for {
@@ -90,16 +129,12 @@ func (s *Store) send(ctx context.Context, run step) (out sending) {
 			out.unknown = true
 			return out
 		}
-		if out.err == nil || errors.Is(out.err, redis.Nil) || ctx.Err() != nil || errors.Is(out.err, dedupe.ErrClosed) || errors.Is(out.err, dedupe.ErrTooLarge) {
+		if out.err == nil || errors.Is(out.err, redis.Nil) || ctx.Err() != nil || errors.Is(out.err, dedupe.ErrClosed) || final(out.err) {
 			return out
 		}
-		class := server.Classify(out.err)
-		if class == server.Final {
-			return out
-		}
-		out.unknown = out.unknown || class == server.Ambiguous
+		out.unknown = out.unknown || server.Classify(out.err) == server.Ambiguous
 		wait := pause.NextBackOff()
-		if time.Now().Add(wait).After(giveUp) {
+		if !until.IsZero() && time.Now().Add(wait).After(until) {
 			return out
 		}
 		timer := time.NewTimer(wait)
@@ -117,26 +152,39 @@ func (s *Store) send(ctx context.Context, run step) (out sending) {
 	}
 }
 
-func (s *Store) script(script *server.Script, name string, args ...any) step {
+func (s *Store) script(script runner, name string, args ...any) step {
 	return func(ctx context.Context) (any, error) { return script.Run(ctx, s.cfg.Client, []string{name}, args...) }
+}
+
+// number reads the reply of a script.
+func (r reply) number() (int64, error) {
+	n, ok := r.value.(int64)
+	if r.err == nil && !ok {
+		return 0, fmt.Errorf("unexpected reply %v", r.value)
+	}
+	return n, r.err
 }
 
 // yes reads the reply of a script that returns 1 or 0.
 func (r reply) yes() (bool, error) {
-	n, ok := r.value.(int64)
-	if r.err == nil && !ok {
-		return false, fmt.Errorf("unexpected reply %v", r.value)
-	}
-	return n == 1, r.err
+	n, err := r.number()
+	return n == 1, err
 }
 
 // explain says what to do about an error of the server.
-func explain(what, name string, err error) error {
+func (s *Store) explain(what, name string, err error) error {
 	switch {
 	case server.IsRefusedByACL(err) || redis.HasErrorPrefix(err, "unknown command"):
-		return fmt.Errorf("redisstore: %s: %w: the user needs SET, GET, PTTL, PEXPIRE, DEL, TIME, EVAL and EVALSHA on %s*: %w", what, dedupe.ErrRefused, recordPrefix, err)
+		return fmt.Errorf("redisstore: %s: %w: %s: %w", what, dedupe.ErrRefused, s.grant(), err)
+	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"):
+		return fmt.Errorf("redisstore: %s: %w: the client needs a Username and Password that the server takes: %w", what, dedupe.ErrRefused, err)
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
 		return fmt.Errorf("redisstore: %s %q: %w: %w", what, name, dedupe.ErrCorrupt, err)
 	}
 	return fmt.Errorf("redisstore: %s %q: %w", what, name, err)
+}
+
+// grant says what the store's user needs.
+func (s *Store) grant() string {
+	return "grant the user what the store needs: ACL SETUSER <user> ~" + string(s.names) + "* +set +get +pttl +pexpire +del +time +eval +evalsha"
 }

@@ -12,34 +12,41 @@ import (
 
 // Layout of a value. A claim is 'c' and the token. A record is
 //
-//	kind 1 · time 6 · tag 5 · fingerprint 16 · outputs
+//	kind 1 · time 6 · tag 5 · fingerprint 16 · [length 2 · group] · outputs
 //
-// Settled, it has 28 bytes: the most that Redis keeps, with its own header, in an
-// allocation of 48. One byte more costs sixteen.
+// Settled and without a group of its own, it has 28 bytes: the most that Redis keeps, with
+// its own header, in an allocation of 48. One byte more costs sixteen.
 const (
 	kindClaim      = 'c'
-	kindDone       = 'd'
-	kindDoneNoSum  = 'e' // no fingerprint; its place is zero
 	tagBytes       = 5
 	tagAt          = 1 + 6
 	fingerprintAt  = tagAt + tagBytes
 	recordBytes    = fingerprintAt + dedupe.DigestBytes
-	recordPrefix   = "idem:done:"
 	maxOutputBytes = 512 << 20 // proto-max-bulk-len, unless the server has another
 	minBulkLen     = 1 << 20   // the least that it can be
 )
 
-// Name is the key of a record in Redis: idem:done:<namespace>:<topic>:<handler>:<key>,
-// with colons, percent signs and opening braces in the parts escaped. Braces are,
-// since a topic with a hash tag would put all records of the topic into one slot of a
-// cluster.
-func Name(k dedupe.Key) string {
-	return recordPrefix + strings.ReplaceAll(k.String(), "{", "%7B")
+// The kinds of a record say which group made it; the first of each has a fingerprint, of
+// the second its place is zero.
+const (
+	kindsNoGroup  = "de" // it is not known
+	kindsSameName = "DE" // named as the key's namespace
+	kindsOwnName  = "gh" // its name follows
+)
+
+// prefix begins the names of a store's records.
+type prefix string
+
+// name is the key of a record in Redis: <prefix><namespace>:<topic>:<handler>:<key>, with
+// colons, percent signs and opening braces in the parts escaped. Braces are, since a topic
+// with a hash tag would put all records of the topic into one slot of a cluster.
+func (p prefix) name(k dedupe.Key) string {
+	return string(p) + strings.ReplaceAll(k.String(), "{", "%7B")
 }
 
-// parseName is the inverse of Name.
-func parseName(name string) (dedupe.Key, error) {
-	rest, ok := strings.CutPrefix(name, recordPrefix)
+// parse is the inverse of name.
+func (p prefix) parse(name string) (dedupe.Key, error) {
+	rest, ok := strings.CutPrefix(name, string(p))
 	if !ok {
 		return dedupe.Key{}, fmt.Errorf("%w: %q is not the name of a record", dedupe.ErrCorrupt, name)
 	}
@@ -49,6 +56,25 @@ func parseName(name string) (dedupe.Key, error) {
 	}
 	return k, nil
 }
+
+// pattern narrows a SCAN down as far as the filter's parts are the first ones.
+func (p prefix) pattern(f dedupe.Filter) string {
+	n := 0
+	for _, part := range []string{f.Namespace, f.Topic, f.Handler} {
+		if part == "" {
+			break
+		}
+		n++
+	}
+	if n == 0 {
+		return string(p) + "*"
+	}
+	// Parts have their colons escaped, so a name splits where it was joined.
+	name := prefix("").name(dedupe.Key{Namespace: f.Namespace, Topic: f.Topic, Handler: f.Handler})
+	return string(p) + globEscape.Replace(strings.Join(strings.Split(name, ":")[:n], ":")) + ":*"
+}
+
+var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`)
 
 func claimValue(token string) string { return string(kindClaim) + token }
 
@@ -61,12 +87,14 @@ func tagOf(token string) string {
 
 // record is a value, read.
 type record struct {
-	claim   bool
-	token   string // of a claim
-	at      time.Time
-	tag     string
-	digest  []byte
-	outputs [][]byte
+	claim     bool
+	token     string // of a claim
+	at        time.Time
+	tag       string
+	digest    []byte
+	group     string // where it has a name of its own
+	sameGroup bool   // it is named as the namespace
+	outputs   [][]byte
 }
 
 func corrupt(format string, args ...any) (record, error) {
@@ -77,38 +105,65 @@ func parseRecord(value string) (r record, err error) {
 	if value == "" {
 		return corrupt("it is empty")
 	}
-	switch value[0] {
-	case kindClaim:
+	kind := strings.IndexByte(kindsNoGroup+kindsSameName+kindsOwnName, value[0])
+	switch {
+	case value[0] == kindClaim:
 		return record{claim: true, token: value[1:]}, nil
-	case kindDone, kindDoneNoSum:
-	default:
+	case kind < 0:
 		return corrupt("it begins with %q", value[0])
-	}
-	if len(value) < recordBytes {
+	case len(value) < recordBytes:
 		return corrupt("%d bytes are too few", len(value))
 	}
 	var ms [8]byte
 	copy(ms[2:], value[1:tagAt])
 	r.at = time.UnixMilli(int64(binary.BigEndian.Uint64(ms[:])))
-	r.tag = value[tagAt:fingerprintAt]
-	if value[0] == kindDone {
+	r.tag, r.sameGroup = value[tagAt:fingerprintAt], kind/2 == 1
+	if kind%2 == 0 {
 		r.digest = []byte(value[fingerprintAt:recordBytes])
 	}
-	if r.outputs, err = dedupe.SplitOutputs([]byte(value[recordBytes:])); err != nil {
+	rest := value[recordBytes:]
+	if kind/2 == 2 {
+		if len(rest) < 2 || len(rest) < 2+int(binary.BigEndian.Uint16([]byte(rest))) {
+			return corrupt("its group is cut off")
+		}
+		end := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
+		r.group, rest = rest[2:end], rest[end:]
+	}
+	if r.outputs, err = dedupe.SplitOutputs([]byte(rest)); err != nil {
 		return record{}, err
 	}
 	return r, nil
 }
 
-// encode makes what commit.lua puts behind the time and the tag.
-func encode(digest []byte, outputs [][]byte) (kind string, body []byte, err error) {
-	kind = string(kindDoneNoSum)
-	var sum [dedupe.DigestBytes]byte
-	if len(digest) > 0 {
-		kind = string(kindDone)
-		copy(sum[:], digest)
+// groupOf is the group that made the record of a key in this namespace.
+func (r record) groupOf(namespace string) string {
+	if r.sameGroup {
+		return namespace
 	}
-	body = append(sum[:], dedupe.JoinOutputs(outputs)...)
+	return r.group
+}
+
+// encode makes the kind of a record, and what commit.lua puts behind the time and the tag.
+func encode(namespace string, o dedupe.Options, outputs [][]byte) (kind string, body []byte, err error) {
+	kinds := kindsOwnName
+	switch o.Group {
+	case "":
+		kinds = kindsNoGroup
+	case namespace:
+		kinds = kindsSameName
+	}
+	var sum [dedupe.DigestBytes]byte
+	digest := dedupe.Digest(o.Fingerprint)
+	copy(sum[:], digest)
+	kind = kinds[:1]
+	if len(digest) == 0 {
+		kind = kinds[1:]
+	}
+	body = sum[:]
+	if kinds == kindsOwnName {
+		body = append(binary.BigEndian.AppendUint16(body, uint16(len(o.Group))), o.Group...) //nolint:gosec // Validate bounds it
+	}
+	body = append(body, dedupe.JoinOutputs(outputs)...)
 	if len(body) > maxOutputBytes {
 		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrTooLarge, len(body))
 	}

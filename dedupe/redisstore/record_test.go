@@ -18,16 +18,16 @@ func TestGoldenRecordNames(t *testing.T) {
 		"idem:done:payments:orders:charge:pay%3A1001": {Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001"},
 		"idem:done:a%3Ab:%7Bx}::100%25":               {Namespace: "a:b", Topic: "{x}", Event: "100%"},
 	} {
-		got := Name(k)
+		got := prefix(DefaultPrefix).name(k)
 		if got != want {
 			t.Errorf("%+v is named %q, want %q", k, got, want)
 		}
-		if back, err := parseName(got); err != nil || back != k {
+		if back, err := prefix(DefaultPrefix).parse(got); err != nil || back != k {
 			t.Errorf("%q is read as %+v, %v", got, back, err)
 		}
 	}
 	for _, bad := range []string{"", "idem:done", "idem:done:a:b", "other:a:b:c:d"} {
-		if _, err := parseName(bad); !errors.Is(err, dedupe.ErrCorrupt) {
+		if _, err := prefix(DefaultPrefix).parse(bad); !errors.Is(err, dedupe.ErrCorrupt) {
 			t.Errorf("%q: %v, want ErrCorrupt", bad, err)
 		}
 	}
@@ -42,35 +42,40 @@ func assemble(at time.Time, tag, kind string, body []byte) string {
 
 func TestRecordIsReadAsWritten(t *testing.T) {
 	at := time.UnixMilli(1795967808875)
-	for _, digest := range [][]byte{nil, dedupe.Digest([]byte("one"))} {
-		for _, outputs := range [][][]byte{nil, {{}}, {[]byte("a"), {}, bytes.Repeat([]byte("x"), 300)}} {
-			kind, body, err := encode(digest, outputs)
-			if err != nil {
-				t.Fatal(err)
-			}
-			tag := tagOf("token")
-			value := assemble(at, tag, kind, body)
-			r, err := parseRecord(value)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if !r.at.Equal(at) || r.tag != tag || !bytes.Equal(r.digest, digest) || len(r.outputs) != len(outputs) || r.claim {
-				t.Errorf("%d outputs: read as %+v", len(outputs), r)
-			}
-			for i := range outputs {
-				if !bytes.Equal(r.outputs[i], outputs[i]) {
-					t.Errorf("output %d differs", i)
+	for _, fingerprint := range [][]byte{nil, []byte("one")} {
+		for group, extra := range map[string]int{"": 0, "billing": 0, "audit": 2 + len("audit")} {
+			for _, outputs := range [][][]byte{nil, {{}}, {[]byte("a"), {}, bytes.Repeat([]byte("x"), 300)}} {
+				kind, body, err := encode("billing", dedupe.Options{Fingerprint: fingerprint, Group: group}, outputs)
+				if err != nil {
+					t.Fatal(err)
 				}
-			}
-			if len(outputs) == 0 && len(value) != 28 {
-				t.Errorf("a settled record has %d bytes; above 28 Redis takes the next size of allocation", len(value))
-			}
-			for n := range value { // cut off anywhere, it is never read as something else
-				if n == recordBytes { // as though it were settled
-					continue
+				tag := tagOf("token")
+				value := assemble(at, tag, kind, body)
+				r, err := parseRecord(value)
+				if err != nil {
+					t.Fatal(err)
 				}
-				if r, err := parseRecord(value[:n]); err == nil && len(r.outputs) >= len(outputs) {
-					t.Errorf("cut off at %d of %d, it is read as %+v", n, len(value), r)
+				if !r.at.Equal(at) || r.tag != tag || !bytes.Equal(r.digest, dedupe.Digest(fingerprint)) || len(r.outputs) != len(outputs) || r.claim {
+					t.Errorf("%d outputs: read as %+v", len(outputs), r)
+				}
+				if got := r.groupOf("billing"); got != group {
+					t.Errorf("group %q, want %q", got, group)
+				}
+				for i := range outputs {
+					if !bytes.Equal(r.outputs[i], outputs[i]) {
+						t.Errorf("output %d differs", i)
+					}
+				}
+				if len(outputs) == 0 && len(value) != 28+extra {
+					t.Errorf("a settled record has %d bytes; above 28 Redis takes the next size of allocation", len(value))
+				}
+				for n := range value { // cut off anywhere, it is never read as something else
+					if n == recordBytes+extra { // as though it were settled
+						continue
+					}
+					if r, err := parseRecord(value[:n]); err == nil && len(r.outputs) >= len(outputs) {
+						t.Errorf("cut off at %d of %d, it is read as %+v", n, len(value), r)
+					}
 				}
 			}
 		}
@@ -103,10 +108,11 @@ func TestConfig(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{})
 	defer ring.Close()
 	for name, cfg := range map[string]Config{
-		"no client":      {},
-		"nil client":     {Client: (*redis.Client)(nil)},
-		"ring":           {Client: ring},
-		"negative retry": {Client: client, RetryFor: -1},
+		"no client":  {},
+		"nil client": {Client: (*redis.Client)(nil)},
+		"ring":       {Client: ring},
+		"a tag":      {Client: client, Prefix: "{billing}:"},
+		"no colon":   {Client: client, Prefix: "billing"},
 	} {
 		if _, err := New(cfg); err == nil {
 			t.Errorf("%s: no error", name)
@@ -116,8 +122,8 @@ func TestConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.cfg.RetryFor != DefaultRetryFor {
-		t.Errorf("RetryFor %v", s.cfg.RetryFor)
+	if s.cfg.Prefix != "idem:done:" {
+		t.Errorf("Prefix %q", s.cfg.Prefix)
 	}
 	for range 2 {
 		if err := s.Close(); err != nil {

@@ -39,6 +39,7 @@ import (
 // Store implements dedupe.Store and dedupe.Admin.
 type Store struct {
 	cfg     Config
+	names   prefix
 	ending  chan struct{}
 	running sync.WaitGroup // tries on their way, and clean-ups
 
@@ -58,7 +59,7 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, ending: make(chan struct{}), live: make(map[*claim]struct{})}, nil
+	return &Store{cfg: cfg, names: prefix(cfg.Prefix), ending: make(chan struct{}), live: make(map[*claim]struct{})}, nil
 }
 
 // begin tells whether something may be started; running.Done must follow.
@@ -107,17 +108,17 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	name := Name(k)
+	name := s.names.name(k)
 	giveUp := time.Now().Add(o.Wait)
 	pause := firstLook
 	for {
-		c, sent, err := s.look(ctx, name, o)
+		c, sent, err := s.look(ctx, k, o)
 		if err != nil {
 			// What can't be read is neither got nor to be given up.
 			if sent.unknown {
-				s.giveUpLater(name, o.Token, sent.pending)
+				s.giveUpLater(name, o, sent.pending)
 			}
-			return nil, explain("claim", name, err)
+			return nil, s.explain("claim", name, err)
 		}
 		left := time.Until(giveUp)
 		if c.state != dedupe.InProgress {
@@ -142,16 +143,16 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 }
 
 // look asks once, and reads what it got.
-func (s *Store) look(ctx context.Context, name string, o dedupe.Options) (*claim, sending, error) {
-	value := claimValue(o.Token)
-	sent := s.send(ctx, func(ctx context.Context) (any, error) {
+func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (*claim, sending, error) {
+	name, value := s.names.name(k), claimValue(o.Token)
+	sent := s.send(ctx, time.Now().Add(o.Lease), func(ctx context.Context) (any, error) {
 		cmd := server.NewCommand(ctx, 1, "set", name, value, "nx", "get", "px", max(o.Lease.Milliseconds(), 1))
 		if err := s.cfg.Client.Process(ctx, cmd); err != nil {
 			return nil, err
 		}
 		return cmd.Result()
 	})
-	c := &claim{store: s, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}
+	c := &claim{store: s, key: k, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}
 	switch {
 	case errors.Is(sent.err, redis.Nil): // there was nothing, and this try set it
 		return s.claimed(ctx, c, sent.last), sent, nil
@@ -170,13 +171,15 @@ func (s *Store) look(ctx context.Context, name string, o dedupe.Options) (*claim
 		sent.unknown = false // the key is not ours
 		return nil, sent, err
 	}
-	switch {
-	case r.claim:
+	if r.claim {
 		c.state = dedupe.InProgress
-	case !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)):
-		c.state, c.info.CommittedAt = dedupe.Conflict, r.at
-	default:
-		c.state, c.info.CommittedAt, c.outputs, c.tag = dedupe.Done, r.at, r.outputs, r.tag
+		return c, sent, nil
+	}
+	c.info = dedupe.Info{CommittedAt: r.at, Group: r.groupOf(k.Namespace)}
+	if !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)) {
+		c.state = dedupe.Conflict
+	} else {
+		c.state, c.outputs, c.tag = dedupe.Done, r.outputs, r.tag
 	}
 	return c, sent, nil
 }
@@ -186,14 +189,14 @@ func (s *Store) look(ctx context.Context, name string, o dedupe.Options) (*claim
 // has not lengthened it: another could have it before our first renewal, a third of a
 // lease from now.
 func (s *Store) lengthened(ctx context.Context, c *claim) (*claim, sending, error) {
-	sent := s.send(ctx, c.renewal())
+	sent := s.send(ctx, time.Now().Add(c.options.Lease), c.renewal())
 	held, err := sent.yes()
 	switch {
 	case err != nil:
 		sent.unknown = true
 		return nil, sent, err
-	case !held: // it has ended just now
-		return s.look(ctx, c.name, c.options)
+	case !held: // it has ended just now, or is recorded
+		return s.look(ctx, c.key, c.options)
 	}
 	return s.claimed(ctx, c, sent.last), sent, nil
 }
@@ -217,7 +220,7 @@ func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim 
 // giveUpLater deletes a claim that nobody waits for any more. The try that is still on
 // its way goes first, or the claim would come after its deletion. One that comes even
 // later, from a connection that hung, stays until the lease ends it.
-func (s *Store) giveUpLater(name, token string, pending <-chan reply) {
+func (s *Store) giveUpLater(name string, o dedupe.Options, pending <-chan reply) {
 	if !s.begin() {
 		return
 	}
@@ -226,9 +229,7 @@ func (s *Store) giveUpLater(name, token string, pending <-chan reply) {
 		if pending != nil {
 			<-pending
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), s.cfg.RetryFor)
-		defer cancel()
-		s.send(ctx, s.script(removeScript, name, claimValue(token)))
+		s.send(context.Background(), time.Now().Add(o.Lease), s.script(removeScript, name, claimValue(o.Token)))
 	}()
 }
 

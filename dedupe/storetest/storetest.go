@@ -94,6 +94,7 @@ func checks(cfg Config) []check {
 		{name: "conflict", run: conflicts},
 		{name: "outputs", run: outputs},
 		{name: "settle", run: settles},
+		{name: "group", run: groups},
 		{name: "retention", run: retention, waits: true},
 		{name: "keys differ", run: keysDiffer},
 		{name: "bad options", run: badOptions},

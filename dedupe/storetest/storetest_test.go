@@ -45,6 +45,8 @@ const (
 	waitsForever    fault = "wait without bound"
 	deafToContext   fault = "context ignored"
 	noValidation    fault = "options not checked"
+	noGroup         fault = "group not kept"
+	settledGroup    fault = "settle removes the group"
 )
 
 // toy is a store of one map, with one fault.
@@ -67,6 +69,7 @@ type toyRecord struct {
 	ends    time.Time
 	at      time.Time
 	print   []byte
+	group   string
 	outputs [][]byte
 }
 
@@ -145,7 +148,7 @@ func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClai
 	}
 	switch {
 	case r != nil && r.done:
-		c.state, c.outs, c.info.CommittedAt, c.token = dedupe.Done, r.outputs, r.at, r.token
+		c.state, c.outs, c.info.CommittedAt, c.info.Group, c.token = dedupe.Done, r.outputs, r.at, r.group, r.token
 		if t.fault != noConflict && !dedupe.SameDigest(r.print, dedupe.Digest(o.Fingerprint)) {
 			c.state, c.outs = dedupe.Conflict, nil
 		}
@@ -241,6 +244,9 @@ func (c *toyClaim) Commit(_ context.Context, outs [][]byte) error {
 		}
 		outs = copies
 	}
+	if c.store.fault != noGroup {
+		r.group = c.o.Group
+	}
 	r.done, r.at, r.ends, r.outputs, r.print = true, time.Now(), time.Now().Add(c.o.Retention), outs, dedupe.Digest(c.o.Fingerprint)
 	return nil
 }
@@ -273,6 +279,9 @@ func (c *toyClaim) Settle(context.Context) error {
 	}
 	if r := c.store.records[c.k]; r != nil && r.done && c.store.fault != noSettle && (r.token == c.token || c.store.fault == settlesAny) {
 		r.outputs = nil
+		if c.store.fault == settledGroup {
+			r.group = ""
+		}
 		if c.store.fault == settleForgets {
 			delete(c.store.records, c.k)
 		}
@@ -347,7 +356,7 @@ func TestBrokenStoresFail(t *testing.T) {
 	faults := []fault{
 		noToken, noCheck, anyRelease, neverExpires, alwaysExpired, claimOnce, commitOnce, rollbackOnce, commitAgain,
 		noRenewal, blindRenewal, noConflict, sharedOutputs, noSettle, settleForgets, settlesAny, retentionIgnore, escapeless, folded,
-		waitsForever, deafToContext, noValidation,
+		waitsForever, deafToContext, noValidation, noGroup, settledGroup,
 	}
 	// All at once: most of the time is waiting.
 	failed := make([][]string, len(faults))

@@ -78,7 +78,7 @@ func clientOptions(addr string) (*redis.Options, error) {
 // record that it was handled.
 func (s *server) addEvent(r publisher.Receipt) {
 	latch := "{" + s.topic + "}:idem:latch:" + producerID + ":" + r.IdempotentID
-	s.leftover = append(s.leftover, latch, redisstore.Name(record(s.topic, r.Key)))
+	s.leftover = append(s.leftover, latch, redisstore.Config{}.Name(record(s.topic, r.Key)))
 }
 
 // close deletes what this run has written, also when it was interrupted.

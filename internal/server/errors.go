@@ -24,7 +24,7 @@ const (
 // refusals are the error replies that say "not now".
 var refusals = []string{
 	"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOSCRIPT",
-	"MOVED", "ASK", "NOREPLICAS", "BUSY ", "max number of clients reached",
+	"MISCONF", "OOM", "MOVED", "ASK", "NOREPLICAS", "BUSY ", "max number of clients reached",
 }
 
 // Classify sorts an error of a command or pipeline that was sent with [Command].

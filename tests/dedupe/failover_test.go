@@ -20,11 +20,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 	t.Parallel()
 	sentinel := testserver.StartSentinel(t, testserver.Redis86)
 	client := sentinel.FailoverClient()
-	s, err := redisstore.New(redisstore.Config{Client: client, RetryFor: 30 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Close() })
+	s := newRedis(t, client)
 	done, kept, lost := newKey(t), newKey(t), newKey(t)
 	outputs := [][]byte{[]byte("receipt")}
 	if err := mustClaim(t, s, done, options()).Commit(t.Context(), outputs); err != nil {
@@ -38,7 +34,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 		}
 	}
 	testserver.Eventually(t, 10*time.Second, func() error {
-		return replica.Client().Get(context.Background(), redisstore.Name(kept)).Err()
+		return replica.Client().Get(context.Background(), redisstore.Config{}.Name(kept)).Err()
 	})
 	// What comes now is not replicated.
 	replica.Freeze()
@@ -100,7 +96,7 @@ func TestRedisSlotMigrates(t *testing.T) {
 			for _, claimed := range []string{"before", "meanwhile"} {
 				for _, moved := range []bool{false, true} {
 					k, name := newKey(t), fmt.Sprintf("claimed %s, moved %v", claimed, moved)
-					slot, from, err := cluster.Slot(ctx, redisstore.Name(k))
+					slot, from, err := cluster.Slot(ctx, redisstore.Config{}.Name(k))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -116,7 +112,7 @@ func TestRedisSlotMigrates(t *testing.T) {
 						c = mustClaim(t, s, k, options())
 					}
 					if moved {
-						if err := m.Move(ctx, redisstore.Name(k)); err != nil {
+						if err := m.Move(ctx, redisstore.Config{}.Name(k)); err != nil {
 							t.Fatal(err)
 						}
 					}

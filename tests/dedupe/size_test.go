@@ -45,7 +45,7 @@ func TestRecordSize(t *testing.T) {
 					size := 0
 					for i := w; i < n; i += workers {
 						k := dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001:p" + strconv.Itoa(1_000_000+i)}
-						size += len(redisstore.Name(k))
+						size += len(redisstore.Config{}.Name(k))
 						c, err := s.Claim(context.Background(), k, options())
 						if err == nil {
 							err = c.Commit(context.Background(), nil)

@@ -55,7 +55,7 @@ func newSubscriber(t testing.TB, client redis.UniversalClient, changes ...func(*
 
 func newRedisStore(t testing.TB, client redis.UniversalClient) *redisstore.Store {
 	t.Helper()
-	s, err := redisstore.New(redisstore.Config{Client: client, RetryFor: time.Second})
+	s, err := redisstore.New(redisstore.Config{Client: client})
 	if err != nil {
 		t.Fatal(err)
 	}
