@@ -47,7 +47,7 @@ func TestStoreFaultIsNamedAndRepeated(t *testing.T) {
 					}
 				}
 				if lines := errorLines(logger); len(lines) != 4 || countOf(lines, tt.hint) != 4 {
-					t.Errorf("logged %q in 95 s, want 4 lines", lines)
+					t.Fatalf("logged %q in 95 s, want 4 lines", lines)
 				}
 				last := logger.Captured()[watermill.ErrorLogLevel][3]
 				if last.Fields["since"] != began.Format(time.RFC3339) || last.Fields["handler"] != "h" || last.Fields["key"] != "pay:1" {
