@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
+
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
 )
@@ -20,18 +22,27 @@ const (
 	DefaultMaxOutputBytes = 16 << 20
 )
 
-// Config configures a [Once]. Store, Namespace and Retention are required.
+// Config configures a [Once]. Store and Retention are required.
 type Config struct {
 	// Store keeps the records: dedupe/redisstore, dedupe/sqlstore, dedupe/pgxstore,
 	// dedupe.NewMemory for tests, or one that passes dedupe/storetest. It stays the
 	// caller's: Close does not close it.
 	Store dedupe.Store
-	// Namespace names the service or consumer group, the same in all instances.
-	// Services that share a store need different ones, or each would skip what the
-	// other has handled under the same handler name.
+	// Namespace names the service, the same in all instances. Services that share a store
+	// need different ones, or each would skip what the other has handled under the same
+	// handler name. Empty: the consumer group that a message was read by. Only a subscriber
+	// of this library tells that; a message of another one, or of one that fans out, is
+	// then not handled (ErrNoNamespace). Set it before the group is renamed, or what was
+	// handled under the old name would be handled again.
 	Namespace string
+	// ShareAcrossFanOut lets subscribers that fan out (subscriber.Config.FanOut) work on a
+	// store that processes share: every event is then handled by one of the instances only,
+	// and skipped by the others. Otherwise their messages are not handled
+	// (ErrSharedFanOut). A dedupe.Memory is each instance's own, and needs no such leave.
+	ShareAcrossFanOut bool
 	// Retention is how long a record is kept: after it, the event would be handled
-	// again. It must cover the longest time after which an event can come again: the
+	// again. A handler that runs for an entry older than that is logged, for each topic
+	// and handler every 30 s at most. It must cover the longest time after which an event can come again: the
 	// age of what is left in the stream or the dead letters, an outage of the
 	// consumers, a replay by hand. It has no default, since it decides the memory:
 	// events a second × retention × size of a record (about 150 bytes and the key in
@@ -88,10 +99,6 @@ func (c Config) resolve() (Config, error) {
 	} else if v := reflect.ValueOf(c.Store); v.Kind() == reflect.Pointer && v.IsNil() {
 		fault("Store is a nil %T", c.Store)
 	}
-	if c.Namespace == "" {
-		fault("Namespace is empty: it names the service or consumer group, the same in all instances; " +
-			"services with equal handler names would otherwise skip each other's events")
-	}
 	if c.Retention <= 0 {
 		fault("Retention %v is not above zero. It must cover the longest time after which an event can come again, and decides the memory: "+
 			"events a second × retention × size of a record (about 150 bytes and the key in Redis), for each handler", c.Retention)
@@ -143,4 +150,13 @@ func (c Config) resolve() (Config, error) {
 		return c, fmt.Errorf("middleware: invalid config:\n%w", errors.Join(faults...))
 	}
 	return c, nil
+}
+
+// warn logs what is allowed and can hardly be meant.
+func (c Config) warn(logger watermill.LoggerAdapter) {
+	if again := c.StoreTimeout + c.Wait + c.Delay; c.Retention < again {
+		logger.Error("Config.Retention is too short for the other times", fmt.Errorf(
+			"retention %v is shorter than StoreTimeout + Wait + Delay, %v: a message that has to wait once can come again after its record has run out, and is handled again",
+			c.Retention, again), nil)
+	}
 }

@@ -1,7 +1,9 @@
 package middleware
 
 import (
+	"context"
 	"errors"
+	"slices"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
@@ -24,6 +26,15 @@ var (
 	// ErrUnexpectedOutputs: messages are recorded for a handler that returns none any
 	// more, and so there is nowhere to publish them.
 	ErrUnexpectedOutputs = errors.New("messages are recorded for a handler that returns none")
+	// ErrClosed: the message came after [Once.Close].
+	ErrClosed = errors.New("middleware is closed")
+	// ErrNoNamespace: Config.Namespace is empty, and no consumer group is known that
+	// could stand for it: the subscriber is another library's, or fans out.
+	ErrNoNamespace = errors.New("no namespace")
+	// ErrSharedFanOut: a subscriber that fans out, and a store that processes share.
+	ErrSharedFanOut = errors.New("instances that each get every event share a store")
+	// errPanicked: it went through.
+	errPanicked = errors.New("the handler panicked")
 	// errPoisoned: a PoisonQueue inside of ours has moved the message away.
 	errPoisoned = errors.New("message was poisoned inside the handler")
 	// errGivenBack: the handler gave the message back, and returned no error.
@@ -38,21 +49,51 @@ func (e permanentError) Unwrap() error { return e.error }
 // Permanent marks it.
 func (permanentError) Permanent() bool { return true }
 
-// IsPermanent reports that handling the same message again can't succeed: the filter
-// of a PoisonQueue, or Retry's ShouldRetry, may ask it. Errors of one's own count when
-// they have a method Permanent() bool that says so.
+// endedError is a failure that stays as long as the context of the message does.
+type endedError struct{ error }
+
+func (e endedError) Unwrap() error { return e.error }
+
+// IsPermanent reports that handling the same message again can't succeed. Errors of
+// one's own count when they have a method Permanent() bool that says so. Retry and
+// PoisonQueue ask [ShouldRetry] and [ShouldPoison].
 func IsPermanent(err error) bool {
 	var marked interface{ Permanent() bool }
 	if errors.As(err, &marked) && marked.Permanent() {
 		return true
 	}
-	for _, target := range []error{
+	return isAny(err,
 		ErrNested, ErrNoHandler, ErrOutputsTooLarge, ErrUnexpectedOutputs,
 		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey,
-	} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
+	)
+}
+
+// ShouldRetry reports that another try on the spot may help. It is for Watermill's Retry:
+//
+//	ShouldRetry: func(p wmiddleware.RetryParams) bool { return middleware.ShouldRetry(p.Err) }
+//
+// It is false for what is permanent (see [IsPermanent]), what can't be handled now
+// (dedupe.ErrRetryLater), what an operator has to mend (dedupe.ErrRefused,
+// dedupe.ErrCorrupt), and where the context has ended.
+func ShouldRetry(err error) bool {
+	var ended endedError
+	return err != nil && !IsPermanent(err) && !errors.As(err, &ended) &&
+		!isAny(err, dedupe.ErrRetryLater, dedupe.ErrRefused, dedupe.ErrCorrupt, context.Canceled)
+}
+
+// ShouldPoison reports that something is wrong with the message, so that it may be moved
+// away: the filter of Watermill's PoisonQueueWithFilter.
+//
+// It is false where the message is fine and has to come again: it can't be handled now
+// (dedupe.ErrRetryLater; CQRS hooks and [Once.Run] return it), it was interrupted
+// (context.Canceled), an operator has to mend the store (dedupe.ErrRefused,
+// dedupe.ErrCorrupt), or the service is not set up right (ErrNested, ErrNoHandler,
+// ErrUnexpectedOutputs).
+func ShouldPoison(err error) bool {
+	return err != nil && !isAny(err, dedupe.ErrRetryLater, dedupe.ErrRefused, dedupe.ErrCorrupt, context.Canceled,
+		ErrNested, ErrNoHandler, ErrUnexpectedOutputs)
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
 }

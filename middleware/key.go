@@ -75,8 +75,8 @@ func (o *Once) suspectPoisonTopic(r *run) {
 	if at := eventkey.OriginOf(r.msg).Topic; at == "" || at == r.key.Topic || r.key.Event != r.eventKey {
 		return
 	}
-	o.poisonTopic.Do(func() {
-		o.logger.Error("A poisoned message is skipped, since its event was handled here before; if this is a poison topic, name it in Config.PoisonTopics, "+
-			"or each further poisoning of an event is lost", nil, r.fields())
-	})
+	if o.log.first("poison topic") {
+		o.logger.Error("A poisoned message is skipped and acknowledged, since its event was handled here before", errors.New(
+			"if this is a poison topic, name it in Config.PoisonTopics, or each further poisoning of an event is lost; logged once"), r.fields())
+	}
 }

@@ -13,17 +13,28 @@ import (
 )
 
 // later gives a message back that can't be handled now.
+func (r *run) later(after time.Duration, cause error) ([]*message.Message, error) {
+	return r.laterAfter(r.event(), after, cause)
+}
+
+// laterAfter does it after a run, which ev tells of.
+func (r *run) laterAfter(ev Event, after time.Duration, cause error) ([]*message.Message, error) {
+	after = spread(after)
+	ev.After, ev.Err = after, fmt.Errorf("%w: %w", dedupe.ErrRetryLater, cause)
+	r.once.tell(onDelayed, ev)
+	return r.delay(after, ev.Err)
+}
+
+// spread keeps duplicates from coming in step.
+func spread(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }
+
+// delay lets the message come again after a time.
 //
 // An error would be repeated on the spot by Retry, moved away and acknowledged by
 // PoisonQueue, counted as a failure by the subscriber. So the message is nacked here,
 // and nothing is returned: the Router's own acknowledgement is ignored by Watermill
 // then, and nothing is published.
-func (r *run) later(after time.Duration, cause error) ([]*message.Message, error) {
-	after = after*3/4 + rand.N(after/2+1) // so that duplicates don't come in step
-	err := fmt.Errorf("%w: %w", dedupe.ErrRetryLater, cause)
-	ev := r.event()
-	ev.After, ev.Err = after, err
-	r.once.tell(onDelayed, ev)
+func (r *run) delay(after time.Duration, err error) ([]*message.Message, error) {
 	switch {
 	case r.delivery != nil:
 		r.delivery.Delay(after)
@@ -38,15 +49,12 @@ func (r *run) later(after time.Duration, cause error) ([]*message.Message, error
 // interrupted gives a message back whose context was cancelled: its subscription ends,
 // and nothing is wrong with it.
 func (r *run) interrupted(cause error) ([]*message.Message, error) {
-	err := fmt.Errorf("%w: %w", dedupe.ErrRetryLater, cause)
-	ev := r.event()
-	ev.Err = err
-	r.once.tell(onDelayed, ev)
-	return r.giveBack(err)
+	return r.givenBack(r.event(), cause)
 }
 
-// givenBack is for a message that its handler gave back without saying that it failed:
-// it nacked, or asked our subscriber for a delay or for the dead letters.
+// givenBack is for a message that comes again without a delay of ours: its handler gave
+// it back without saying that it failed (it nacked, or asked our subscriber for a delay
+// or for the dead letters), or its subscription ends.
 func (r *run) givenBack(ev Event, cause error) ([]*message.Message, error) {
 	if cause == nil {
 		cause = errGivenBack
@@ -72,7 +80,7 @@ func (r *run) reject(reason string, err error) ([]*message.Message, error) {
 	if r.delivery == nil {
 		return nil, err
 	}
-	r.once.logger.Error("Message goes to the dead letters", err, r.fields())
+	r.once.logger.Error("Message goes to the dead letters, since another try can't help", err, r.fields())
 	r.delivery.Reject(reason, err)
 	if r.asError || !r.msg.Nack() {
 		return nil, err

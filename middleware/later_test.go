@@ -69,13 +69,17 @@ func (c failingCommit) Commit(context.Context, [][]byte) error {
 
 // fakeDelivery is what our subscriber puts onto the context.
 type fakeDelivery struct {
+	info     delivery.Info
 	mu       sync.Mutex
 	delays   []time.Duration
 	rejected []string
 	failed   []error
 }
 
-func (d *fakeDelivery) Info() delivery.Info { return delivery.Info{Stream: rig.TopicName} }
+func (d *fakeDelivery) Info() delivery.Info {
+	d.info.Stream = rig.TopicName
+	return d.info
+}
 func (d *fakeDelivery) Delay(after time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

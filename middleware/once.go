@@ -2,8 +2,9 @@ package middleware
 
 import (
 	"context"
+	"fmt"
 	"sync"
-	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -16,10 +17,9 @@ import (
 type Once struct {
 	cfg    Config
 	logger watermill.LoggerAdapter
-	away   atomic.Bool // the store was out of reach the last time
+	faults faults
+	log    seldom
 	settle settler
-
-	poisonTopic sync.Once // the log knows of a suspicion
 }
 
 // New makes one. It asks nothing of the store yet. A nil logger logs nothing.
@@ -32,9 +32,14 @@ func New(cfg Config, logger watermill.LoggerAdapter) (*Once, error) {
 		logger = watermill.NopLogger{}
 	}
 	o := &Once{cfg: cfg, logger: logger}
+	o.faults.logger, o.faults.forgetAfter = logger, forgetAfter(cfg)
 	o.settle.init(o)
+	cfg.warn(logger)
 	return o, nil
 }
+
+// forgetAfter is several times the time after which a message comes again that waits.
+func forgetAfter(c Config) time.Duration { return logEvery + 2*(c.Delay+c.Wait+c.StoreTimeout) }
 
 // Consumer wraps a handler that returns no messages:
 //
@@ -85,20 +90,31 @@ func (o *Once) Run(ctx context.Context, msg *message.Message, handler string, fn
 	return r.do(fn)
 }
 
+// Health is nil while events can be handled. Otherwise it says what keeps them waiting,
+// why and since when: the store is out of reach, or refuses (the error matches
+// dedupe.ErrRefused; an operator has to act), or the service is not set up right
+// (ErrNoNamespace, ErrSharedFanOut). It asks nothing of the store: it knows what the last
+// messages met, and forgets that when no message has met it again for a while, a minute
+// with the default times.
+func (o *Once) Health() error {
+	if err := o.faults.health(); err != nil {
+		return fmt.Errorf("middleware: %w", err)
+	}
+	return nil
+}
+
 // Close ends what is left to do after messages were acknowledged, and waits for it. Call
 // it after the Router has closed and before the store does. When ctx ends, it gives up;
-// all that is lost then is memory of the store, until the retention is over.
+// all that is lost then is memory of the store, until the retention is over. Messages
+// that come later are not handled: they are given back, and Run returns ErrClosed.
 func (o *Once) Close(ctx context.Context) error { return o.settle.close(ctx) }
 
 // topicOf is the topic that a message was read from, as far as anybody knows.
-func topicOf(ctx context.Context) string {
+func topicOf(ctx context.Context, info delivery.Info) string {
 	if topic := message.SubscribeTopicFromCtx(ctx); topic != "" {
 		return topic
 	}
-	if d := delivery.From(ctx); d != nil {
-		return d.Info().Stream
-	}
-	return ""
+	return info.Stream
 }
 
 // settler settles claims whose outputs are published: after the acknowledgement, since

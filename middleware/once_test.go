@@ -365,7 +365,6 @@ func TestConfigFaults(t *testing.T) {
 	for want, bad := range map[string]rig.Change{
 		"Store":                 func(c *middleware.Config) { c.Store = nil },
 		"nil *dedupe.Memory":    func(c *middleware.Config) { c.Store = (*dedupe.Memory)(nil) },
-		"Namespace":             func(c *middleware.Config) { c.Namespace = "" },
 		"events a second":       func(c *middleware.Config) { c.Retention = 0 },
 		"Retention -1":          func(c *middleware.Config) { c.Retention = -1 },
 		"longer than Retention": func(c *middleware.Config) { c.Lease = 2 * time.Hour },
@@ -389,7 +388,7 @@ func TestConfigFaults(t *testing.T) {
 		t.Errorf("a short retention without a lease: %v", err)
 	}
 	_, err := middleware.New(middleware.Config{}, nil)
-	for _, field := range []string{"Store", "Namespace", "Retention"} {
+	for _, field := range []string{"Store", "Retention"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("not all faults at once: %v", err)
 		}

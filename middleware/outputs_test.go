@@ -188,7 +188,7 @@ func TestSettle(t *testing.T) {
 		if rec := rig.WantDone(t, store, "pay:1"); rec.Outputs != 0 {
 			t.Errorf("%d outputs left", rec.Outputs)
 		}
-		r.WantAcked(rig.NewMessage("pay:2", "{}")) // it still handles; only memory is lost
+		r.WantNacked(rig.NewMessage("pay:2", "{}"))
 	})
 	t.Run("not when the publish failed", func(t *testing.T) {
 		store := rig.NewStore(t)

@@ -23,7 +23,7 @@ func (s *settler) init(o *Once) {
 }
 
 // afterAck settles the claim once the message is acknowledged.
-func (s *settler) afterAck(msg *message.Message, claim dedupe.Claim) {
+func (s *settler) afterAck(msg *message.Message, key dedupe.Key, claim dedupe.Claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -31,7 +31,7 @@ func (s *settler) afterAck(msg *message.Message, claim dedupe.Claim) {
 	}
 	s.wg.Go(func() {
 		if acked(s.ctx, msg, s.closing) {
-			s.settle(claim)
+			s.settle(key, claim)
 		}
 	})
 }
@@ -61,7 +61,7 @@ func isAcked(msg *message.Message) bool {
 	}
 }
 
-func (s *settler) settle(claim dedupe.Claim) {
+func (s *settler) settle(key dedupe.Key, claim dedupe.Claim) {
 	select {
 	case s.slots <- struct{}{}:
 	case <-s.ctx.Done():
@@ -71,7 +71,17 @@ func (s *settler) settle(claim dedupe.Claim) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.once.cfg.StoreTimeout)
 	defer cancel()
 	if err := claim.Settle(ctx); err != nil {
-		s.once.logger.Debug("Recorded messages stay until their retention is over", watermill.LogFields{"error": err.Error()})
+		s.once.logger.Debug("Recorded messages could not be taken off a record; they stay until its retention is over, which costs memory only",
+			watermill.LogFields{"error": err.Error(), "key": key.String()})
+	}
+}
+
+func (s *settler) isClosed() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -196,7 +196,7 @@ func (b *book) next(slot int) (e *entry, until instant) {
 		break
 	}
 	e.state, e.slot, e.outAt = stateOut, slot, now
-	e.over, e.delayed, e.reason, e.failure, e.cancel = false, false, "", nil, nil
+	e.over, e.delayed, e.counts, e.reason, e.failure, e.cancel = false, false, false, "", nil, nil
 	if e.suspect {
 		b.suspectsOut++
 		if e.alone = b.mustBeAlone(e); e.alone {

@@ -45,8 +45,8 @@ func (d Delivery) Redelivered() bool { return d.d.Info().Redelivered }
 func (d Delivery) Age() time.Duration { return max(time.Since(d.d.Info().AddedAt), 0) }
 
 // Delay asks for redelivery after the time given instead of what settling the message
-// would do: acknowledged or not, it comes again, and this delivery does not count.
-// After a shutdown or a crash it may come earlier, but not before the rest of it or
+// would do: acknowledged or not, it comes again, and this delivery does not count, unless
+// a failure was noted before (see Failed). After a shutdown or a crash it may come earlier, but not before the rest of it or
 // Config.MinIdle has passed, whichever is shorter.
 func (d Delivery) Delay(after time.Duration) { d.d.Delay(after) }
 
@@ -55,7 +55,9 @@ func (d Delivery) Delay(after time.Duration) { d.d.Delay(after) }
 func (d Delivery) Reject(reason string, err error) { d.d.Reject(reason, err) }
 
 // Failed notes why the handler failed: a message that is not acknowledged has no
-// error. It is in the dead letter if this was the last delivery.
+// error. It is in the dead letter if this was the last delivery. A delivery that has
+// failed counts, also when a delay is asked for afterwards. [NoteFailure] does it for
+// every handler of a Router.
 func (d Delivery) Failed(err error) { d.d.Failed(err) }
 
 // DeadLetterTopic is the stream that entries of a topic go to which can't be decoded,

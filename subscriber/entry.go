@@ -75,6 +75,7 @@ type entry struct {
 	over    bool // its context ended before it was settled
 	delayed bool
 	delay   time.Duration
+	counts  bool   // a failure was noted before the delay was asked for
 	reason  string // why it is to become a dead letter; empty: it is not
 	failure error
 }
@@ -97,7 +98,7 @@ func (e *entry) Delay(d time.Duration) {
 	e.book.mu.Lock()
 	defer e.book.mu.Unlock()
 	if e.state == stateOut {
-		e.delayed, e.delay = true, max(d, 0)
+		e.delayed, e.delay, e.counts = true, max(d, 0), e.failure != nil
 	}
 }
 

@@ -74,11 +74,11 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 		ev.Settlement = Rejected
 		b.bury(e)
 		return ev, nil, false
-	case e.delayed:
+	case e.delayed && (!e.counts || e.over):
 		ev.Settlement = Delayed
 		e.count--
 		return redeliver(e.delay, true)
-	case acked:
+	case acked && !e.delayed:
 		ev.Settlement = Acked
 		b.acked(e)
 		return ev, nil, false
@@ -96,6 +96,9 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 		e.reason = ReasonMaxDeliveries
 		b.bury(e)
 		return ev, nil, false
+	}
+	if e.delayed { // by a later step than the one that failed
+		return redeliver(e.delay, true)
 	}
 	if a.ok && (a.until != e.delayUntil || a.length != e.delayFor) {
 		e.delayUntil, e.delayFor = respelled(a.until), a.length

@@ -31,14 +31,14 @@ type Info struct {
 // called from any goroutine.
 type Delivery interface {
 	Info() Info
-	// Delay asks for redelivery after d. It does not count as a delivery. Any
-	// settling after it is a delay, an acknowledgement too.
+	// Delay asks for redelivery after d. It does not count as a delivery, unless Failed
+	// was called before. Any settling after it is a delay, an acknowledgement too.
 	Delay(d time.Duration)
 	// Reject sends the entry to the dead letters as soon as it is settled, however
 	// it is settled. It goes before Delay.
 	Reject(reason string, err error)
-	// Failed notes why the handler failed, for the case that the entry becomes a
-	// dead letter now.
+	// Failed notes that the handler ran and failed, and why, for the case that the entry
+	// becomes a dead letter now. The delivery counts, whatever is asked for afterwards.
 	Failed(err error)
 }
 

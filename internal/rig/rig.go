@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -35,11 +36,17 @@ type Change = func(*middleware.Config)
 // NewOnce makes a middleware for the store, with short times, closed with the test.
 func NewOnce(t testing.TB, store dedupe.Store, changes ...Change) *middleware.Once {
 	t.Helper()
+	return NewLogging(t, nil, store, changes...)
+}
+
+// NewLogging makes one with a log.
+func NewLogging(t testing.TB, logger watermill.LoggerAdapter, store dedupe.Store, changes ...Change) *middleware.Once {
+	t.Helper()
 	cfg := middleware.Config{Store: store, Namespace: "payments", Retention: time.Hour, Delay: 20 * time.Millisecond, Wait: -1}
 	for _, c := range changes {
 		c(&cfg)
 	}
-	o, err := middleware.New(cfg, nil)
+	o, err := middleware.New(cfg, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +81,7 @@ func (l *Log) hooks() middleware.Hooks {
 	}
 	return middleware.Hooks{
 		OnHandled: note("handled"), OnSkipped: note("skipped"), OnFailed: note("failed"), OnDelayed: note("delayed"),
-		OnConflict: note("conflict"), OnTakeOver: note("take over"), OnLeaseLost: note("lease lost"), OnPassed: note("passed"),
+		OnForeignSkip: note("foreign skip"), OnRefused: note("refused"), OnConflict: note("conflict"), OnTakeOver: note("take over"), OnLeaseLost: note("lease lost"), OnPassed: note("passed"),
 	}
 }
 
@@ -91,6 +98,14 @@ func (l *Log) Count(name string) (n int) {
 		}
 	}
 	return n
+}
+
+// Outcomes are the hooks that were called, but for that of a takeover, which is told
+// besides.
+func (l *Log) Outcomes() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(l.Events), func(name string) bool { return name == "take over" })
 }
 
 // Get is what a hook was told last.
