@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"strconv"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
@@ -15,27 +16,71 @@ const (
 	poisonedReason  = "reason_poisoned"
 	poisonedTopic   = "topic_poisoned"
 	poisonedHandler = "handler_poisoned"
+	poisonedBy      = "subscriber_poisoned"
 )
 
-// Attempt counts how often an event was deliberately published again after its
-// first publish. A retry of a publish is not an attempt: it must find the first
-// one. The two counters are kept apart because each is raised by somebody who
-// does not know of the other; a sum would let one requeue hide behind one replay.
+// Metadata of a dead letter of package subscriber. Package internal/wire defines the
+// names; a test there pins that the two agree.
+const (
+	deadOrigin = "_dead_origin" // stream and entry ID, "orders 1700000000000-0"
+	deadGroup  = "_dead_group"
+	deadAt     = "_dead_at"
+)
+
+// originMarks say where a message was given up, and why.
+var originMarks = [...]string{
+	poisonedReason, poisonedTopic, poisonedHandler, poisonedBy,
+	deadOrigin, deadGroup, deadAt, "_dead_reason", "_dead_error", "_dead_count",
+}
+
+// Attempt tells the deliberate publishes of an event after its first one apart. A
+// retry of a publish is not an attempt: it must find the first one. The parts are
+// kept apart because each is written by somebody who does not know of the others; a
+// sum would let one requeue hide behind one replay.
 type Attempt struct {
 	// Raised is the count of [NextAttempt].
 	Raised uint64
 	// Requeued is the count of Watermill's Requeuer.
 	Requeued uint64
+	// DeadLetter names the dead letter of package subscriber that the message was
+	// copied from, by a digest of 43 bytes of its group, its origin and its time. It is
+	// empty where there was none. A copy that fails again becomes another dead letter,
+	// with another name.
+	DeadLetter string
 }
 
 // AttemptOf reads the attempt that a message is. A counter that is missing or is
 // no number counts as 0, as it does for Watermill's Requeuer.
 func AttemptOf(msg *message.Message) Attempt {
-	return Attempt{Raised: counter(msg, MetadataAttempt), Requeued: counter(msg, requeuerRetries)}
+	a := Attempt{Raised: counter(msg, MetadataAttempt), Requeued: counter(msg, requeuerRetries)}
+	if origin := msg.Metadata.Get(deadOrigin); origin != "" {
+		// One entry may be given up twice by one group, if that was made again.
+		a.DeadLetter = digest(Join(msg.Metadata.Get(deadGroup), origin, msg.Metadata.Get(deadAt)))
+	}
+	return a
 }
 
-// above tells whether one of the counters is higher than in b.
-func (a Attempt) above(b Attempt) bool { return a.Raised > b.Raised || a.Requeued > b.Requeued }
+// after tells whether a is a later attempt than b, by one of its parts.
+func (a Attempt) after(b Attempt) bool {
+	return a.Raised > b.Raised || a.Requeued > b.Requeued || a.DeadLetter != "" && a.DeadLetter != b.DeadLetter
+}
+
+// without is what a has that was not taken along from b.
+func (a Attempt) without(b Attempt) Attempt {
+	if a.DeadLetter == b.DeadLetter {
+		a.DeadLetter, b.DeadLetter = "", ""
+	}
+	if a.Raised == b.Raised && a.Requeued == b.Requeued {
+		a.Raised, a.Requeued = 0, 0
+	}
+	return a
+}
+
+// deadStream is the stream whose dead letter the message is, or was.
+func deadStream(msg *message.Message) string {
+	origin := msg.Metadata.Get(deadOrigin)
+	return origin[:max(strings.LastIndexByte(origin, ' '), 0)] // an entry ID has no space
+}
 
 func counter(msg *message.Message, name string) uint64 {
 	value := msg.Metadata.Get(name)
@@ -50,9 +95,13 @@ func counter(msg *message.Message, name string) uint64 {
 }
 
 // NextAttempt marks a message as a deliberate publish of an event that was
-// published before, such as a replay from a dead-letter stream: it keeps its key
-// and is not taken for a duplicate of its earlier attempt. A handler that already
-// succeeded with the key still skips it.
+// published before, such as a replay from an archive: it keeps its key and is not
+// taken for a duplicate of its earlier attempt. A handler that already succeeded with
+// the key still skips it.
+//
+// A dead letter of package subscriber needs no such mark to be published to its topic
+// again: it has its own, see [Attempt]. Each dead letter can be copied back once; one
+// copied back a second time is a duplicate of the first copy, unless it is marked.
 //
 // Call it once for each deliberate publish, before the first try, so that retries
 // of that publish are still recognised.
@@ -93,8 +142,9 @@ var originEscapes = setOf("%:@")
 // The first publish of a key has the key itself for its ID, so that it can be
 // found by reading. Everything else begins with a tilde: "~1.0:pay:1001" is the
 // first deliberate republish of pay:1001, "~0.2@orders@charge:pay:1001" its second
-// requeue after the handler charge gave up on it in topic orders, and an encoding
-// above 128 bytes is replaced by "~sha256:" and its digest.
+// requeue after the handler charge gave up on it in topic orders, "~0.0!" and a digest
+// begin that of a dead letter that was copied back, and an encoding above 128 bytes is
+// replaced by "~sha256:" and its digest.
 func IdempotentID(key string, a Attempt, o Origin) string {
 	id := key
 	// A key that begins with a tilde could be taken for one of the other forms.
@@ -104,6 +154,9 @@ func IdempotentID(key string, a Attempt, o Origin) string {
 		b = strconv.AppendUint(b, a.Raised, 10)
 		b = append(b, '.')
 		b = strconv.AppendUint(b, a.Requeued, 10)
+		if a.DeadLetter != "" {
+			b = appendEscaped(append(b, '!'), a.DeadLetter, &originEscapes)
+		}
 		if o.Poisoned {
 			b = appendEscaped(append(b, '@'), o.Topic, &originEscapes)
 			b = appendEscaped(append(b, '@'), o.Handler, &originEscapes)

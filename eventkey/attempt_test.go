@@ -26,6 +26,7 @@ func TestGoldenIdempotentIDs(t *testing.T) {
 		{"pay:1001", eventkey.Attempt{Requeued: 2}, poisoned, "~0.2@orders@charge:pay:1001"},
 		{"k", eventkey.Attempt{}, eventkey.Origin{Poisoned: true, Topic: "a@b:c%"}, "~0.0@a%40b%3Ac%25@:k"},
 		{"~1.0:k", eventkey.Attempt{}, eventkey.Origin{}, "~0.0:~1.0:k"},
+		{"k", eventkey.Attempt{Raised: 1, DeadLetter: "d:1"}, poisoned, "~1.0!d%3A1@orders@charge:k"},
 		{long[:128], eventkey.Attempt{}, eventkey.Origin{}, long[:128]},
 		{long, eventkey.Attempt{}, eventkey.Origin{}, "~sha256:kJQDT7LQzi5AfJsmDygGqy77NS4gByL9YpbZzxz35vU"},
 		{long[:128], eventkey.Attempt{Raised: 1}, eventkey.Origin{}, "~sha256:jDVu0-E-iG0oP8lttl_tnzV4b01UVLgKhUFEtNYJz-o"},
@@ -33,6 +34,11 @@ func TestGoldenIdempotentIDs(t *testing.T) {
 		if got := eventkey.IdempotentID(tt.key, tt.a, tt.o); got != tt.want {
 			t.Errorf("IdempotentID(%q, %+v, %+v) = %q, want %q", tt.key, tt.a, tt.o, got, tt.want)
 		}
+	}
+	letter := newMessage("", "_dead_origin", "orders 1700000000000-0", "_dead_group", "billing", "_dead_at", "2026-11-20T10:00:00Z")
+	want := "~0.0!zp4urfTWDIdnW-NgWZMgEqq_7xMAci1_DyfhPJDHyTo:pay:1001"
+	if got := eventkey.IdempotentID("pay:1001", eventkey.AttemptOf(letter), eventkey.OriginOf(letter)); got != want {
+		t.Errorf("a dead letter copied back: %q, want %q", got, want)
 	}
 }
 
@@ -49,6 +55,9 @@ func TestIdempotentIDIsInjectiveAndBounded(t *testing.T) {
 			v.key = rapid.StringMatching(`~(sha256:|[01]\.[01])(@a@a)?:?[a~]{0,2}`).Draw(t, "key")
 		}
 		v.a = eventkey.Attempt{Raised: rapid.Uint64Range(0, 11).Draw(t, "raised"), Requeued: rapid.Uint64Range(0, 11).Draw(t, "requeued")}
+		if rapid.Bool().Draw(t, "dead") {
+			v.a.DeadLetter = rapid.StringMatching(`[a~@:!%01]{0,3}`).Draw(t, "dead letter")
+		}
 		if v.o.Poisoned = rapid.Bool().Draw(t, "poisoned"); v.o.Poisoned {
 			v.o.Topic, v.o.Handler = text.Draw(t, "topic"), text.Draw(t, "handler")
 		}
@@ -73,7 +82,7 @@ func TestIdempotentIDsOfHostileKeys(t *testing.T) {
 		a   eventkey.Attempt
 		o   eventkey.Origin
 	}
-	keys := combinations([]string{"k", "~", "0.0", "1.0", ":", "@", "@k", "sha256:"}, 1, 4)
+	keys := combinations([]string{"k", "~", "0.0", "1.0", ":", "@", "!", "@k", "sha256:"}, 1, 4)
 	parts := []string{"", "k", "@", ":", "%40", "k@k", "k:k"}
 	origins := []eventkey.Origin{{}}
 	for _, topic := range parts {
@@ -84,7 +93,7 @@ func TestIdempotentIDsOfHostileKeys(t *testing.T) {
 	owner := make(map[string]in)
 	for _, key := range keys {
 		for _, o := range origins {
-			for _, a := range []eventkey.Attempt{{}, {Raised: 1}, {Requeued: 1}, {Raised: 1, Requeued: 1}} {
+			for _, a := range []eventkey.Attempt{{}, {Raised: 1}, {Requeued: 1}, {Raised: 1, Requeued: 1}, {DeadLetter: "k"}, {DeadLetter: "@k:"}} {
 				v := in{key, a, o}
 				id := eventkey.IdempotentID(key, a, o)
 				if other, taken := owner[id]; taken && other != v {
@@ -110,7 +119,18 @@ func TestEveryAttemptHasItsOwnID(t *testing.T) {
 			m.Metadata.Set("handler_poisoned", handler)
 		}
 	}
+	dead := func(group, origin, at string) func(*message.Message) {
+		return func(m *message.Message) {
+			m.Metadata.Set("_dead_group", group)
+			m.Metadata.Set("_dead_origin", origin)
+			m.Metadata.Set("_dead_at", at)
+		}
+	}
 	for name, steps := range map[string][]func(*message.Message){
+		"a dead letter again and again":    {dead("billing", "orders 1-0", "10:00"), dead("billing", "orders 2-0", "10:00"), dead("billing", "orders 3-0", "10:00")},
+		"a dead letter of two groups":      {dead("billing", "orders 1-0", "10:00"), dead("shipping", "orders 1-0", "10:00")},
+		"a group made again":               {dead("billing", "orders 1-0", "10:00"), dead("billing", "orders 1-0", "10:05")},
+		"a dead letter among others":       {requeue, dead("billing", "orders 1-0", "10:00"), requeue, eventkey.NextAttempt, poison("orders", "charge")},
 		"requeued again and again":         {poison("orders", "charge"), requeue, requeue, requeue},
 		"replayed, then requeued":          {eventkey.NextAttempt, requeue, eventkey.NextAttempt},
 		"requeued, then replayed":          {requeue, eventkey.NextAttempt, requeue},

@@ -46,6 +46,40 @@ func HandledFrom(ctx context.Context) (Handled, bool) {
 	return h, ok
 }
 
+// goesOn tells whether a message for topic is the handled one going on, rather than a
+// new one that may have been made of its copy.
+func (h Handled) goesOn(topic string, msg *message.Message) bool {
+	if origin := OriginOf(msg); origin.Poisoned && origin != h.Origin || AttemptOf(msg).after(h.Attempt) {
+		return true
+	}
+	// Where each attempt is an event of its own, dead letters are handled, and what is
+	// published to the stream that one comes from goes back. On other topics the marks
+	// are those of an earlier attempt.
+	return h.ID != "" && h.ID != h.Key && topic != h.Topic && topic == deadStream(msg)
+}
+
+// StripInherited takes off a message that is to be published to topic what Copy() took
+// along from the handled one: its key, and the marks of its attempt, its origin and the
+// dead letter that it was. Who publishes outside of the handled context needs it, since
+// [Resolve] can't tell there. goesOn reports that the message is the handled one going
+// on, by the rules of Resolve; such a message keeps everything.
+func (h Handled) StripInherited(topic string, msg *message.Message) (goesOn bool) {
+	if h.goesOn(topic, msg) {
+		return true
+	}
+	if msg.Metadata.Get(MetadataKey) == h.Key {
+		delete(msg.Metadata, MetadataKey)
+	}
+	if own := AttemptOf(msg).without(h.Attempt); own.Raised == 0 && own.Requeued == 0 {
+		delete(msg.Metadata, MetadataAttempt)
+		delete(msg.Metadata, requeuerRetries)
+	}
+	for _, name := range originMarks {
+		delete(msg.Metadata, name)
+	}
+	return false
+}
+
 // ByItself is the index, for [Child], of a message that a handler publishes by
 // itself instead of returning it.
 const ByItself = -1

@@ -36,8 +36,9 @@ type Resolved struct {
 //
 //  1. The message's own key, in [MetadataKey]. A key equal to that of the message
 //     being handled was inherited by Copy() and is not the message's own, unless
-//     the message has a higher attempt than the handled one, or was poisoned where
-//     the handled one was not: then it is the handled message going on.
+//     the message is the handled one going on: it has a later attempt, was poisoned
+//     where the handled one was not, or is a dead letter that a handler of dead
+//     letters publishes to the topic where it comes from.
 //  2. The topic's source, or the publisher's where the topic has none. Either may
 //     be nil.
 //  3. The child key in [MetadataChildKey].
@@ -61,16 +62,13 @@ func Resolve(ctx context.Context, topic string, msg *message.Message, topicSourc
 	if !inHandler {
 		handled, inHandler = HandledFrom(ctx)
 	}
-	goesOn := inHandler && (attempt.above(handled.Attempt) || origin.Poisoned && origin != handled.Origin)
+	goesOn := inHandler && handled.goesOn(topic, msg)
 
 	r := Resolved{Attempt: attempt, Origin: origin}
 	if inHandler && !goesOn {
 		// What Copy() took along says nothing about the new message. Left in, a
 		// handler run again on the next attempt would publish its messages twice.
-		r.Origin = Origin{}
-		if attempt == handled.Attempt {
-			r.Attempt = Attempt{}
-		}
+		r.Origin, r.Attempt = Origin{}, attempt.without(handled.Attempt)
 	}
 
 	own, isSet := msg.Metadata[MetadataKey]

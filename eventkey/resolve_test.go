@@ -138,7 +138,9 @@ func TestPoisonedMessageWithoutAUsableKey(t *testing.T) {
 
 func TestInheritedKeyAndAttempt(t *testing.T) {
 	parent := newMessage("p", eventkey.MetadataKey, "k", eventkey.MetadataAttempt, "2", retries, "1",
-		"topic_poisoned", "orders", "handler_poisoned", "charge", "reason_poisoned", "r")
+		"topic_poisoned", "orders", "handler_poisoned", "charge", "reason_poisoned", "r",
+		"_dead_origin", "orders 1-0", "_dead_group", "billing", "_dead_at", "10:00")
+	letter := "!" + eventkey.AttemptOf(parent).DeadLetter
 	handled := handling("k")
 	handled.Attempt, handled.Origin = eventkey.AttemptOf(parent), eventkey.OriginOf(parent)
 	child := eventkey.Child(handled, "out", "", eventkey.ByItself)
@@ -150,9 +152,13 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 	}{
 		{"copy", func(*message.Message) {}, child, eventkey.IdempotentID(child, eventkey.Attempt{}, eventkey.Origin{})},
 		{"copy with a key of its own", func(m *message.Message) { m.Metadata.Set(eventkey.MetadataKey, "own") }, "own", "own"},
-		{"next attempt", eventkey.NextAttempt, "k", "~3.1@orders@charge:k"},
-		{"requeued", func(m *message.Message) { m.Metadata.Set(retries, "2") }, "k", "~2.2@orders@charge:k"},
-		{"poisoned by another handler", func(m *message.Message) { m.Metadata.Set("handler_poisoned", "ship") }, "k", "~2.1@orders@ship:k"},
+		{"next attempt", eventkey.NextAttempt, "k", "~3.1" + letter + "@orders@charge:k"},
+		{"requeued", func(m *message.Message) { m.Metadata.Set(retries, "2") }, "k", "~2.2" + letter + "@orders@charge:k"},
+		{"poisoned by another handler", func(m *message.Message) { m.Metadata.Set("handler_poisoned", "ship") }, "k", "~2.1" + letter + "@orders@ship:k"},
+		{"a copy that the application has cleaned of dead letters", func(m *message.Message) {
+			delete(m.Metadata, "_dead_origin")
+			delete(m.Metadata, retries)
+		}, child, "~2.0:" + child},
 		{"new message with an attempt", func(m *message.Message) {
 			m.Metadata = message.Metadata{eventkey.MetadataKey: "own", eventkey.MetadataAttempt: "1"}
 		}, "own", "~1.0:own"},
@@ -170,6 +176,14 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 		})
 	}
 
+	// Another dead letter that a handler has read, and copies back.
+	other := parent.Copy()
+	other.Metadata.Set("_dead_origin", "orders 2-0")
+	r, err := eventkey.Resolve(eventkey.WithHandled(context.Background(), handled), "orders", other, nil, nil)
+	if err != nil || r.Key != "k" || r.Attempt != eventkey.AttemptOf(other) || r.Attempt == handled.Attempt {
+		t.Errorf("another dead letter: %+v, %v", r, err)
+	}
+
 	// The first poisoning: the handled message had no such metadata.
 	fresh := newMessage("p", eventkey.MetadataKey, "k")
 	ctx := eventkey.WithHandled(context.Background(), handling("k"))
@@ -178,6 +192,43 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 	fresh.Metadata.Set("handler_poisoned", "charge")
 	if r, err := eventkey.Resolve(ctx, "poison", fresh, nil, constant("p")); err != nil || r.Key != "k" || r.IdempotentID != "~0.0@orders@charge:k" {
 		t.Errorf("poisoned: %+v, %v", r, err)
+	}
+}
+
+// A handler of dead letters sends one back to where it comes from: it is the event going
+// on. What any other handler makes of a replayed one is another event.
+func TestDeadLetterSentBackByAHandler(t *testing.T) {
+	letter := newMessage("p", eventkey.MetadataKey, "k", "_dead_origin", "my orders 1-0", "_dead_group", "billing", "_dead_at", "10:00")
+	attempt := eventkey.AttemptOf(letter)
+	for _, tt := range []struct {
+		name              string
+		topic, id, target string
+		goesOn            bool
+	}{
+		{"to its stream", "{my orders}.dead", "~dead", "my orders", true},
+		{"to another topic", "{my orders}.dead", "~dead", "mail", false},
+		{"after a replay, from its stream to another", "my orders", "k", "mail", false},
+		{"after a replay, from its stream to itself", "my orders", "k", "my orders", false},
+		{"after a replay, from another topic", "mail", "k", "my orders", false},
+		{"after a replay, from another topic, by a caller of WithHandled", "mail", "", "my orders", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			handled := eventkey.Handled{Namespace: "billing", Topic: tt.topic, Handler: "send-back", Key: "k", ID: tt.id, Attempt: attempt}
+			want, wantAttempt := "k", attempt
+			if !tt.goesOn {
+				want, wantAttempt = eventkey.Child(handled, tt.target, "", eventkey.ByItself), eventkey.Attempt{}
+			}
+			r, err := eventkey.Resolve(eventkey.WithHandled(context.Background(), handled), tt.target, letter.Copy(), nil, nil)
+			if err != nil || r.Key != want || r.Attempt != wantAttempt {
+				t.Errorf("resolved %+v, %v, want %q and %+v", r, err, want, wantAttempt)
+			}
+			returned := letter.Copy()
+			returned.Metadata.Set("tenant", "t")
+			goesOn := handled.StripInherited(tt.target, returned)
+			if left := len(returned.Metadata); goesOn != tt.goesOn || goesOn && left != 5 || !goesOn && left != 1 {
+				t.Errorf("returned: goes on %v, %v", goesOn, returned.Metadata)
+			}
+		})
 	}
 }
 

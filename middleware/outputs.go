@@ -11,11 +11,10 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
-// Metadata of Watermill's Requeuer and PoisonQueue, and of the marshalers of its CQRS
-// component. The packages that define the names import routers and metrics; a test
-// in tests/ pins the literals.
+// Metadata of Watermill's PoisonQueue, and of the marshalers of its CQRS component. The
+// packages that define the names import routers and metrics; a test in tests/ pins the
+// literals.
 const (
-	requeuerRetries    = "_watermill_requeuer_retries"
 	poisonedReason     = "reason_poisoned"
 	poisonedTopic      = "topic_poisoned"
 	poisonedHandler    = "handler_poisoned"
@@ -36,7 +35,7 @@ func (r *run) prepare(ctx context.Context, produced []*message.Message, handled 
 		}
 		child := eventkey.Child(handled, topic, m.Metadata.Get(cqrsName), i)
 		m.Metadata.Set(eventkey.MetadataChildKey, child)
-		if !inherit(m, handled) {
+		if !handled.StripInherited(topic, m) {
 			m.UUID = eventkey.StableUUID(child)
 		}
 		m.SetContext(detached{Context: r.returned(), produced: m.Context(), run: ctx})
@@ -44,30 +43,6 @@ func (r *run) prepare(ctx context.Context, produced []*message.Message, handled 
 		recorded = append(recorded, wire.EncodeOutput(m))
 	}
 	return out, recorded, nil
-}
-
-// inherit takes off what Copy() took along from the handled message: it says nothing
-// about the new one, and the Router publishes it outside the handled context, where the
-// publisher can't tell. It reports that the message is the handled one going on, with
-// a raised attempt or poisoned here; that keeps everything. The rules are those of
-// eventkey.Resolve.
-func inherit(m *message.Message, handled eventkey.Handled) (goesOn bool) {
-	attempt, origin := eventkey.AttemptOf(m), eventkey.OriginOf(m)
-	if attempt.Raised > handled.Attempt.Raised || attempt.Requeued > handled.Attempt.Requeued ||
-		origin.Poisoned && origin != handled.Origin {
-		return true
-	}
-	if m.Metadata.Get(eventkey.MetadataKey) == handled.Key {
-		delete(m.Metadata, eventkey.MetadataKey)
-	}
-	if attempt == handled.Attempt {
-		delete(m.Metadata, eventkey.MetadataAttempt)
-		delete(m.Metadata, requeuerRetries)
-	}
-	for _, name := range poisonMarks {
-		delete(m.Metadata, name)
-	}
-	return false
 }
 
 // returned is the context of returned messages. It does not end: a Timeout around us

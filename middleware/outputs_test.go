@@ -57,6 +57,11 @@ func TestInheritedMetadata(t *testing.T) {
 			make:    func(msg *message.Message) *message.Message { return msg.Copy() },
 			want:    message.Metadata{"tenant": "t"},
 		},
+		"a copy of a replayed dead letter": {
+			handled: message.Metadata{"_dead_origin": "orders 1-0", "_dead_group": "billing", "_dead_at": "10:00", "_dead_reason": "rejected", "_dead_error": "", "_dead_count": "1"},
+			make:    func(msg *message.Message) *message.Message { return msg.Copy() },
+			want:    message.Metadata{"tenant": "t"},
+		},
 		"the next attempt": {
 			handled: message.Metadata{retries: "2"},
 			make: func(msg *message.Message) *message.Message {

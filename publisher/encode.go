@@ -72,6 +72,7 @@ func (it *item) fingerprint() []byte {
 // packages components/requeuer and message/router/middleware.
 var attemptMetadata = []string{
 	eventkey.MetadataAttempt, "_watermill_requeuer_retries", "topic_poisoned", "handler_poisoned",
+	wire.FieldDeadOrigin, wire.FieldDeadGroup, wire.FieldDeadAt,
 }
 
 // encodeAlone is the number of messages from which on a call is encoded by several

@@ -58,6 +58,8 @@ func Example_forwarder() {
 				"outbox": {
 					// The key of the message inside the envelope.
 					Key: eventkey.First(
+						// Of a dead letter that is copied back: each is a new attempt.
+						eventkey.Template("{$.metadata.idempotency_key}/{$.metadata._dead_group}/{$.metadata._dead_origin}/{$.metadata._dead_at}"),
 						eventkey.Template("{$.metadata.idempotency_key}"),
 						eventkey.Template("{$.metadata.idempotency_child_key}"), // of a message that a handler returns
 					),

@@ -1,5 +1,7 @@
 package wire
 
+import "strings"
+
 // Names of the fields that an entry has in the dead-letter stream, in addition to its
 // own. They are known to operators and stored on servers. Reading such an entry as a
 // message gives them as metadata.
@@ -11,3 +13,8 @@ const (
 	FieldDeadOrigin = "_dead_origin" // stream and entry ID, "orders 1700000000000-0"
 	FieldDeadAt     = "_dead_at"     // when, RFC 3339
 )
+
+// deadPrefix begins all of these names.
+const deadPrefix = "_dead_"
+
+func isDeadMark(name string) bool { return strings.HasPrefix(name, deadPrefix) }

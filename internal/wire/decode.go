@@ -15,8 +15,8 @@ import (
 // it has one, is the payload, every other field is metadata, and the message UUID
 // is derived from stream and entry ID: the same on every delivery. An entry of
 // Watermill's format may have further fields; they become metadata as well, unless
-// the metadata has the name already. So a dead letter has its reason in its metadata;
-// one whose own metadata can't be decoded has it there as it was stored.
+// the metadata has the name already: only the fields of a dead letter go before it. So
+// a dead letter has its reason in its metadata; one whose own metadata can't be decoded has it there as it was stored.
 func Decode(stream, id string, values map[string]any) (*message.Message, error) {
 	fields := make(map[string]string, len(values))
 	for name, value := range values {
@@ -106,7 +106,9 @@ func decode(stream, id string, fields map[string]string) (*message.Message, erro
 		if name == FieldUUID || name == FieldPayload || ours && name == FieldMetadata {
 			continue
 		}
-		if _, set := md[name]; !set {
+		// A dead letter that was copied back by a publisher has its marks in its metadata.
+		// If it fails again, the fields have those of the newer one.
+		if _, set := md[name]; !set || isDeadMark(name) {
 			md[name] = value
 		}
 	}
