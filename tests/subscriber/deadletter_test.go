@@ -106,9 +106,9 @@ func TestGroupDestroyedWithARefusedDeadLetter(t *testing.T) {
 	})
 }
 
-// A refused dead letter waits for another try, and it is an acknowledgement that finds the
-// group missing: the dead letter goes on waiting, and is written once.
-func TestAckFindsNoGroupWhileADeadLetterWaits(t *testing.T) {
+// A refused dead letter waits for another try, and it is the count of another failure that
+// finds the group missing: the dead letter goes on waiting, and is written once.
+func TestCountFindsNoGroupWhileADeadLetterWaits(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		t.Parallel()
@@ -139,7 +139,7 @@ func TestAckFindsNoGroupWhileADeadLetterWaits(t *testing.T) {
 		if err := client.XGroupDestroy(ctx, topic, "billing").Err(); err != nil {
 			t.Fatal(err)
 		}
-		good.Ack()
+		good.Nack()
 		testserver.Eventually(t, within, func() error {
 			groups, err := client.XInfoGroups(ctx, topic).Result()
 			if err != nil || len(groups) != 1 {
