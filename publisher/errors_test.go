@@ -60,7 +60,7 @@ func TestClassify(t *testing.T) {
 		{errStale, server.Refused}, {ErrLayout, server.Final}, {permanent(io.EOF), server.Final}, {final(io.EOF), server.Final}, {ErrClosed, server.Final}, {becauseOf(ErrNoKey), server.Final},
 		{reply("READONLY You can't write"), server.Refused}, {reply("LOADING"), server.Refused}, {reply("TRYAGAIN x"), server.Refused},
 		{reply("CLUSTERDOWN"), server.Refused}, {reply("MASTERDOWN"), server.Refused}, {reply("NOSCRIPT"), server.Refused},
-		{reply("WRONGTYPE"), server.Final}, {reply("OOM command not allowed"), server.Final}, {reply("NOPERM x"), server.Final},
+		{reply("WRONGTYPE"), server.Final}, {reply("OOM command not allowed"), server.Refused}, {reply("MISCONF Redis is"), server.Refused}, {reply("BUSYGROUP Consumer Group name already exists"), server.Final}, {reply("NOPERM x"), server.Final},
 		{io.EOF, server.Ambiguous}, {redis.ErrPoolTimeout, server.Refused}, {redis.ErrClosed, server.Final},
 	} {
 		if got := classify(tt.err); got != tt.want {

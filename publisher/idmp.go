@@ -3,6 +3,7 @@ package publisher
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"time"
 
@@ -50,6 +51,11 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 	confirmed, err := t.transact(cmds)
 	info, baseErr := baseline.Info()
 	if baseErr != nil {
+		for i := range adds {
+			// It was run, and nobody can say whether it was new: should it be sent again,
+			// it may be its own first try.
+			items[i].lost = items[i].lost || adds[i].Val() != ""
+		}
 		if server.IsMissingKey(baseErr) {
 			return nil, errStale
 		}
@@ -59,7 +65,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		}
 		if err == nil {
 			err = baseErr // an error reply inside the transaction, or one that can't be read
-			if classify(err) == server.Ambiguous {
+			if reply := redis.Error(nil); !errors.As(err, &reply) {
 				err = final(err)
 			}
 		}

@@ -65,6 +65,9 @@ func (t *topic) setUp(ctx context.Context) (*state, error) {
 		return nil, err
 	}
 	clock, err := server.ReadClock(ctx, client, layoutKey)
+	if err != nil && classify(err) != server.Final {
+		return nil, fmt.Errorf("ask the server for its time: %w", err)
+	}
 	if err != nil {
 		t.engine.logger.Debug("No server time, ages are by the local clock", watermill.LogFields{"topic": t.name, "error": err.Error()})
 	}

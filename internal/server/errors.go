@@ -3,6 +3,8 @@ package server
 import (
 	"errors"
 	"net"
+	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -12,31 +14,45 @@ type Class int
 
 const (
 	// Final: the server answered that it did not do it, and will not do it when
-	// asked again (wrong type, no permission, out of memory).
+	// asked again (wrong type, no permission).
 	Final Class = iota
-	// Refused: nothing was done, and another try may succeed (loading, read-only
-	// replica after a failover, slot on the move, connection not made).
+	// Refused: nothing was done, and another try may succeed (loading, out of memory,
+	// read-only replica after a failover, slot on the move, connection not made).
 	Refused
 	// Ambiguous: the command may have run; its reply was lost.
 	Ambiguous
 )
 
-// refusals are the error replies that say "not now".
+// refusals are the error replies that say "not now": nothing was done.
 var refusals = []string{
-	"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOSCRIPT",
-	"MISCONF", "OOM", "MOVED", "ASK", "NOREPLICAS", "BUSY ", "max number of clients reached",
+	"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOSCRIPT", "MOVED ", "ASK ",
+	"NOREPLICAS", "MISCONF", "OOM ", "BUSY ", "max number of clients",
+	// Of proxies that have no server to send it to: Envoy, predixy (which spells it so),
+	// twemproxy (by the text of the system's error), Codis.
+	"no upstream host",
+	"no server avaliable", "no server connection avaliable",
+	"Connection refused", "Host is down", "No route to host",
+	"handle request, slot is not ready",
 }
+
+// losses are the error replies of proxies that have lost their own connection to the
+// server: what they had sent may have run.
+var losses = []string{
+	"upstream failure", "upstream protocol error",
+	"server connection close", "deliver request fail",
+	"Connection reset by peer", "Connection timed out", "Operation timed out", "Broken pipe",
+	"handle request, ", "handle response, ",
+}
+
+// abortedFor is how the server refuses EXEC for a reason of EXEC's own, such as
+// "EXECABORT Transaction discarded because of: OOM command not allowed".
+const abortedFor = "EXECABORT Transaction discarded because of: "
 
 // Classify sorts an error of a command or pipeline that was sent with [Command].
 func Classify(err error) Class {
 	var reply redis.Error
 	if errors.As(err, &reply) {
-		for _, prefix := range refusals {
-			if redis.HasErrorPrefix(err, prefix) {
-				return Refused
-			}
-		}
-		return Final
+		return classifyReply(reply.Error())
 	}
 	if errors.Is(err, redis.ErrClosed) {
 		return Final
@@ -52,17 +68,30 @@ func Classify(err error) Class {
 	return Ambiguous
 }
 
+func classifyReply(text string) Class {
+	text = strings.TrimPrefix(strings.TrimPrefix(text, abortedFor), "ERR ")
+	begins := func(prefix string) bool { return strings.HasPrefix(text, prefix) }
+	switch {
+	case slices.ContainsFunc(refusals, begins):
+		return Refused
+	case slices.ContainsFunc(losses, begins):
+		return Ambiguous
+	}
+	return Final
+}
+
 // MayBeAnother reports an error after which another server may answer, with another
 // version and another clock: a lost connection, a replica, one that has just started.
 func MayBeAnother(err error) bool {
 	if err == nil {
 		return false
 	}
+	return Classify(err) == Ambiguous || !isReply(err) || redis.IsReadOnlyError(err) || redis.IsLoadingError(err) || redis.IsMasterDownError(err)
+}
+
+func isReply(err error) bool {
 	var reply redis.Error
-	if !errors.As(err, &reply) {
-		return true
-	}
-	return redis.IsReadOnlyError(err) || redis.IsLoadingError(err) || redis.IsMasterDownError(err)
+	return errors.As(err, &reply)
 }
 
 // FirstError returns the error that explains a failed transaction: the first

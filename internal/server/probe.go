@@ -51,24 +51,30 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	default: // out of memory, for example, says nothing about what it knows
 		return Info{}, fmt.Errorf("ask the server what it can do: %w", err)
 	}
-	info.Name, info.Version = version(ctx, client, key)
+	if info.Name, info.Version, err = version(ctx, client, key); err != nil {
+		return Info{}, fmt.Errorf("ask the server for its version: %w", err)
+	}
 	if v, ok := parseVersion(info.Version); ok && info.Name == "redis" && less(v, firstSound) {
 		info.IDMP = false
 	}
 	return info, nil
 }
 
-// version asks INFO; a user without the right gets empty strings.
-func version(ctx context.Context, client redis.UniversalClient, key string) (name, version string) {
+// version asks INFO; a user without the right gets empty strings. Any other failure is an
+// error: a release that has faults must not go unnoticed because of a lost reply.
+func version(ctx context.Context, client redis.UniversalClient, key string) (name, version string, err error) {
 	fields, err := InfoSection(ctx, client, key, "server")
 	if err != nil {
-		return "", ""
+		if Classify(err) == Final {
+			return "", "", nil
+		}
+		return "", "", err
 	}
 	// Valkey calls itself redis 7.2.4 for old clients and gives its own beside it.
 	if v := fields["valkey_version"]; v != "" {
-		return "valkey", v
+		return "valkey", v, nil
 	}
-	return "redis", fields["redis_version"]
+	return "redis", fields["redis_version"], nil
 }
 
 // InfoSection returns the fields of one section of INFO from the master of key.

@@ -17,7 +17,9 @@ import (
 )
 
 // producerOfMessage has the producer ID of each message from its metadata.
-func producerOfMessage(c *publisher.Config) { c.Producer = eventkey.Metadata(eventkey.MetadataProducer) }
+func producerOfMessage(c *publisher.Config) {
+	c.Producer = eventkey.Metadata(eventkey.MetadataProducer)
+}
 
 func billed(msgs []*message.Message) []*message.Message {
 	for _, msg := range msgs {

@@ -1,0 +1,208 @@
+package publisher_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/publisher"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
+	"github.com/onceward/watermill-idempotent/tests/testserver"
+)
+
+// notNow are replies that say that another try may succeed: of servers, and of proxies in
+// front of them.
+var notNow = []string{
+	"LOADING Redis is loading the dataset in memory",
+	"READONLY You can't write against a read only replica.",
+	"TRYAGAIN Multiple keys request during rehashing of slot",
+	"CLUSTERDOWN The cluster is down",
+	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+	"MOVED 1 127.0.0.1:1",
+	"ASK 1 127.0.0.1:1",
+	"NOSCRIPT No matching script. Please use EVAL.",
+	"NOREPLICAS Not enough good replicas to write.",
+	"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+	"OOM command not allowed when used memory > 'maxmemory'.",
+	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+	"ERR max number of clients reached",
+	"no upstream host", "upstream failure", // Envoy
+	"ERR no server connection avaliable", "ERR server connection close", // predixy
+	"ERR Connection refused", "ERR Connection reset by peer", // twemproxy
+	"ERR handle request, slot is not ready, may be offline", "ERR handle response, backend conn reset", // Codis
+}
+
+// step is a place where the server may refuse.
+type step struct {
+	names  []string // of its commands
+	setUp  bool     // before the first event, else behind it
+	inExec bool     // when EXEC runs it
+	event  int      // 0 is a duplicate
+	modes  []publisher.Mode
+}
+
+func steps() map[string]step {
+	idmp, latch := []publisher.Mode{publisher.IDMP}, []publisher.Mode{publisher.Latch}
+	return map[string]step{
+		"probe":                {names: []string{"xadd"}, setUp: true, event: 1, modes: idmp},
+		"version":              {names: []string{"info"}, setUp: true, event: 1},
+		"clock":                {names: []string{"time"}, setUp: true, event: 1},
+		"layout record":        {names: []string{"hgetall"}, setUp: true, event: 1},
+		"layout record's EXEC": {names: []string{"exec"}, setUp: true, event: 1},
+		"window":               {names: []string{"xinfo"}, setUp: true, event: 1},
+		"WATCH":                {names: []string{"watch"}, setUp: true, event: 1},
+		"stream":               {names: []string{"xgroup"}, setUp: true, event: 1},
+		"layout":               {names: []string{"hset"}, setUp: true, event: 1},
+		"layout in EXEC":       {names: []string{"hset"}, setUp: true, inExec: true, event: 1},
+		"MULTI":                {names: []string{"multi"}, event: 1},
+		"append":               {names: []string{"xadd"}, event: 1, modes: idmp},
+		"append in EXEC":       {names: []string{"xadd"}, inExec: true, event: 1, modes: idmp},
+		"baseline":             {names: []string{"xinfo"}, event: 1, modes: idmp},
+		"baseline in EXEC":     {names: []string{"xinfo"}, inExec: true, event: 1, modes: idmp},
+		"script":               {names: []string{"eval", "evalsha"}, event: 1, modes: latch},
+		"script in EXEC":       {names: []string{"eval", "evalsha"}, inExec: true, event: 1, modes: latch},
+		"EXEC":                 {names: []string{"exec"}, event: 1},
+		"original":             {names: []string{"xrange"}, event: 0, modes: idmp},
+		"original in EXEC":     {names: []string{"xrange"}, inExec: true, event: 0, modes: idmp},
+	}
+}
+
+// Whatever says "not now", at whatever step of publishing: it is tried again, under the same
+// ID, until it works.
+func TestServerSaysNotNow(t *testing.T) {
+	t.Parallel()
+	for _, m := range []publisher.Mode{publisher.IDMP, publisher.Latch} {
+		s := testserver.Start(t, testserver.Redis86)
+		for name, st := range steps() {
+			if st.modes != nil && st.modes[0] != m {
+				continue
+			}
+			t.Run(m.String()+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				for _, reply := range notNow {
+					link, topic := faultlink.New(t, s.Addr()), testserver.Topic(t)
+					p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = time.Minute })
+					want := []int{0, 1}
+					if !st.setUp {
+						mustPublish(t, p, topic, payment(0))
+						want = want[:1+st.event]
+					} else {
+						want = want[1:]
+					}
+					if st.inExec {
+						link.AnswerInExec(reply, 3, st.names...)
+					} else {
+						link.Answer(reply, 3, st.names...)
+					}
+					verdict := map[int]publisher.Verdict{0: publisher.Duplicate, 1: publisher.Added}[st.event]
+					wantVerdict(t, mustPublish(t, p, topic, payment(st.event))[0], verdict)
+					if n := link.Stats().Answered; n != 3 {
+						t.Errorf("%.20s: answered %d times", reply, n)
+					}
+					wantEntries(t, s.Client(), topic, len(want))
+				}
+			})
+		}
+	}
+}
+
+// A server that goes on to refuse is given up after RetryFor, with its words, and nothing was
+// sent; and a later publish works.
+func TestServerGoesOnToSayNotNow(t *testing.T) {
+	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		link, topic := faultlink.New(t, s.Addr()), testserver.Topic(t)
+		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = 200 * time.Millisecond })
+		mustPublish(t, p, topic, payment(0))
+		for _, reply := range []string{"MISCONF Redis is configured to save RDB snapshots", "OOM command not allowed", "no upstream host"} {
+			link.Answer(reply, -1, "exec")
+			err := p.Publish(topic, payments(1, 4)...)
+			if !errors.Is(err, publisher.ErrNotSent) || publisher.IsPermanent(err) || !strings.Contains(err.Error(), reply) {
+				t.Errorf("error %v", err)
+			}
+			link.Heal()
+		}
+		// A proxy that lost its server may have handed it over before.
+		link.Answer("upstream failure", -1, "exec")
+		if err := p.Publish(topic, payments(1, 4)...); !errors.Is(err, publisher.ErrOutcomeUnknown) {
+			t.Errorf("error %v", err)
+		}
+		link.Heal()
+		for _, r := range mustPublish(t, p, topic, payments(1, 4)...) {
+			wantVerdict(t, r, publisher.Added)
+		}
+		wantEntries(t, s.Client(), topic, 4)
+	})
+}
+
+// WAIT that is refused leaves the entry where it is, and unconfirmed.
+func TestWaitIsRefused(t *testing.T) {
+	link, topic := faultlink.New(t, testserver.Shared(t, testserver.Redis86).Addr()), testserver.Topic(t)
+	p := newPublisher(t, link.Client(), minReplicas(1), func(c *publisher.Config) { c.ReplicaTimeout = 50 * time.Millisecond })
+	for n, reply := range notNow {
+		link.Answer(reply, 1, "wait")
+		receipts, err := p.Send(t.Context(), topic, payment(n))
+		if !errors.Is(err, publisher.ErrNotReplicated) || receipts[0].Verdict != publisher.Added {
+			t.Errorf("%.20s: %+v, %v", reply, receipts, err)
+		}
+	}
+}
+
+// The same by servers that mean it: no disk for a snapshot, no replica, no memory.
+func TestRealServerSaysNotNow(t *testing.T) {
+	t.Parallel()
+	for _, c := range []setup{
+		{"idmp", testserver.Redis86, publisher.IDMP}, {"latch", testserver.Redis86, publisher.Latch},
+		{"latch-7.0", testserver.Redis70, publisher.Latch}, {"latch-valkey", testserver.Valkey91, publisher.Latch},
+	} {
+		for name, setting := range map[string][3]string{
+			"NOREPLICAS": {"min-replicas-to-write", "1", "0"}, "OOM": {"maxmemory", "1", "0"},
+		} {
+			t.Run(c.name+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				s := testserver.Start(t, c.kind)
+				client, topic := s.Client(), testserver.Topic(t)
+				retried := make(chan error, 1000)
+				p := newPublisher(t, client, mode(c.mode), func(c *publisher.Config) {
+					c.RetryFor = time.Minute
+					c.Hooks = []publisher.Hooks{{OnRetry: func(e publisher.RetryEvent) {
+						select {
+						case retried <- e.Err:
+						default:
+						}
+					}}}
+				})
+				set := func(value string) {
+					if err := client.ConfigSet(t.Context(), setting[0], value).Err(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				for n := range 2 { // the set-up, then an append
+					set(setting[1])
+					done := make(chan error, 1)
+					msg := payment(n)
+					go func() { done <- p.Publish(topic, msg) }()
+					select {
+					case err := <-retried:
+						if !redis.HasErrorPrefix(err, name) {
+							t.Errorf("retried for %v", err)
+						}
+					case err := <-done:
+						t.Fatalf("not tried again: %v", err)
+					}
+					set(setting[2])
+					if err := <-done; err != nil {
+						t.Fatal(err)
+					}
+					wantVerdict(t, receiptsOf(t, append(payments(0, 0), msg))[0], publisher.Added)
+					for len(retried) > 0 {
+						<-retried
+					}
+				}
+				wantEntries(t, client, topic, 2)
+			})
+		}
+	}
+}
