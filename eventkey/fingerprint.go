@@ -15,7 +15,8 @@ import (
 // pass for the other: the publisher and the handling middleware report a conflict.
 //
 // Sum must be deterministic, safe for concurrent use, and should be a digest of a
-// few dozen bytes, since it is stored with each key.
+// few dozen bytes, since it is stored with each key. An error says that the message is
+// faulty: another try would not help.
 //
 // A fingerprint that can be misconfigured has a method Validate() error as well
 // (see [ValidateFingerprint]); one that can tell where two payloads differ has a
@@ -47,19 +48,19 @@ func ValidateFingerprint(f Fingerprint) error {
 	return validate(f)
 }
 
-// Sum is the fingerprint f of a message, that of [Payload] where f is nil. A
-// fingerprint that panics is an error.
+// Sum is the fingerprint f of a message, that of [Payload] where f is nil. Every error
+// is [ErrInvalidMessage]; a fingerprint that panics is one.
 func Sum(f Fingerprint, msg *message.Message) (sum []byte, err error) {
 	if f == nil {
 		f = Payload()
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			sum, err = nil, fmt.Errorf("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
+			sum, err = nil, invalid("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
 		}
 	}()
 	if sum, err = f.Sum(msg); err != nil {
-		return nil, fmt.Errorf("fingerprint of message %q: %w", msg.UUID, err)
+		return nil, invalid("fingerprint of message %q: %w", msg.UUID, err)
 	}
 	return sum, nil
 }
@@ -156,7 +157,7 @@ func (f *jsonPrint) Sum(msg *message.Message) ([]byte, error) {
 			canonical = append(canonical, '\n')
 		}
 		if missing == len(values) {
-			return nil, fmt.Errorf("the payload has none of the fields %s", strings.Join(f.paths, ", "))
+			return nil, invalid("the payload has none of the fields %s", strings.Join(f.paths, ", "))
 		}
 	} else if root, err := parseJSON(msg.Payload); err == nil {
 		canonical = root.appendTo(nil, f.tree)
@@ -172,7 +173,7 @@ func (f *jsonPrint) Sum(msg *message.Message) ([]byte, error) {
 func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
 	found := make([]jsonValue, len(f.paths))
 	if err := pick(payload, f.tree, found); err != nil {
-		return nil, fmt.Errorf("the payload is unusable: %w", err)
+		return nil, invalid("the payload is unusable: %w", err)
 	}
 	nodes := make([]*jsonNode, len(found))
 	for i, v := range found {
@@ -181,7 +182,7 @@ func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
 		case kindObject, kindArray:
 			node, err := parseJSON(v.raw)
 			if err != nil {
-				return nil, fmt.Errorf("the payload is unusable: %w", err)
+				return nil, invalid("the payload is unusable: %w", err)
 			}
 			nodes[i] = node
 		default:

@@ -27,7 +27,7 @@ const maxFields = 64
 // A field that is missing, null or empty is [ErrNoKey], as is an empty payload. An
 // object or array in the place of a field, a payload that is not JSON, a name that
 // stands twice in an object on the way to a field, and a value that is not valid
-// UTF-8 are other errors.
+// UTF-8 are [ErrInvalidMessage].
 //
 // Different values give different keys: a value that contains a percent sign, a
 // colon or another character that the template separates its fields with has it
@@ -231,5 +231,5 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 }
 
 func (t *template) fail(p *part, topic string, msg *message.Message, err error) error {
-	return fmt.Errorf("key field {%s} of message %q for topic %q: %w", p.field, msg.UUID, topic, err)
+	return invalid("key field {%s} of message %q for topic %q: %w", p.field, msg.UUID, topic, err)
 }

@@ -48,7 +48,7 @@ func IsPermanent(err error) bool {
 	}
 	for _, target := range []error{
 		ErrNested, ErrNoHandler, ErrOutputsTooLarge, ErrUnexpectedOutputs,
-		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey,
+		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey, eventkey.ErrInvalidMessage,
 	} {
 		if errors.Is(err, target) {
 			return true
