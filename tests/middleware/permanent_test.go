@@ -38,6 +38,7 @@ var (
 		"no payload":                     {source: payment},
 		"own key too long":               {payload: `{}`, key: strings.Repeat("k", 2000)},
 		"own key is not UTF-8":           {payload: `{}`, key: "\xff"},
+		"not canonical":                  {payload: `{"id":1,"id":2}`, source: eventkey.CanonicalJSON()},
 		"fault found by a source":        {payload: `{}`, source: eventkey.Func(func(string, *message.Message) (string, error) { return "", errors.New("unknown version") })},
 		"source panics":                  {payload: `{}`, source: eventkey.Func(func(string, *message.Message) (string, error) { panic("boom") })},
 		"source gives an unusable key":   {payload: `{}`, source: eventkey.Func(func(string, *message.Message) (string, error) { return "\xff", nil })},
