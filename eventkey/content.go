@@ -1,16 +1,22 @@
 package eventkey
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-type contentSource []string
+// contentSource is Content or CanonicalJSON.
+type contentSource struct {
+	name      string // of its constructor
+	metadata  []string
+	canonical bool
+}
 
 // Content makes the key of the message's content: a SHA-256 digest of the payload
 // and of the named metadata fields, in any order. A named field that is missing
@@ -19,19 +25,47 @@ type contentSource []string
 //
 // Two events of equal content are one event then: a second payment of the same
 // amount is taken for a retry unless something in the payload tells them apart.
-func Content(metadataNames ...string) Source {
-	names := slices.Clone(metadataNames)
-	slices.Sort(names)
-	return contentSource(slices.Compact(names))
+//
+// Every byte counts. JSON that a retry writes with its names in another order, or with
+// other white space, is another event, and so another entry: use [CanonicalJSON] there.
+func Content(metadataNames ...string) Source { return newContent("Content", false, metadataNames) }
+
+// CanonicalJSON is [Content] for JSON: the digest is of the payload's canonical form,
+// which has the names of each object in sorted order, no white space, no byte order
+// mark, and no more escapes than needed in strings. Numbers count as they are written: 5
+// and 5.0 are two contents, so that no digit of a large number is lost. (RFC 8785 would
+// round them to doubles.)
+//
+// An empty payload is [ErrNoKey]. One that is not JSON, or has a name twice in one
+// object, is [ErrInvalidMessage].
+func CanonicalJSON(metadataNames ...string) Source {
+	return newContent("CanonicalJSON", true, metadataNames)
 }
 
-func (names contentSource) Key(topic string, msg *message.Message) (string, error) {
-	empty := len(msg.Payload) == 0
+func newContent(name string, canonical bool, metadata []string) contentSource {
+	metadata = slices.Clone(metadata)
+	slices.Sort(metadata)
+	return contentSource{name: name, metadata: slices.Compact(metadata), canonical: canonical}
+}
+
+func (s contentSource) Key(topic string, msg *message.Message) (string, error) {
+	payload, prefix := []byte(msg.Payload), "sha256:"
+	if s.canonical {
+		if len(bytes.TrimSpace(trimMark(payload))) == 0 {
+			return "", noKey("payload", topic, msg)
+		}
+		root, err := parseJSON(payload)
+		if err != nil {
+			return "", invalid("message %q for topic %q: the payload has no canonical form: %w", msg.UUID, topic, err)
+		}
+		payload, prefix = root.appendTo(nil, nil), "json-sha256:"
+	}
+	empty := len(payload) == 0
 	h := sha256.New()
 	// Every part is preceded by its length, so that bytes can't move from one
 	// part into the next without changing the digest.
-	writeFramed(h.Write, msg.Payload)
-	for _, name := range names {
+	writeFramed(h.Write, payload)
+	for _, name := range s.metadata {
 		value, ok := msg.Metadata[name]
 		if !ok {
 			continue
@@ -43,12 +77,12 @@ func (names contentSource) Key(topic string, msg *message.Message) (string, erro
 	if empty {
 		return "", noKey("payload", topic, msg)
 	}
-	return "sha256:" + base64.RawURLEncoding.EncodeToString(h.Sum(nil)), nil
+	return prefix + base64.RawURLEncoding.EncodeToString(h.Sum(nil)), nil
 }
 
-func (names contentSource) Validate() error {
-	if slices.Contains(names, "") {
-		return errors.New("eventkey.Content was given an empty metadata name")
+func (s contentSource) Validate() error {
+	if slices.Contains(s.metadata, "") {
+		return fmt.Errorf("eventkey.%s was given an empty metadata name", s.name)
 	}
 	return nil
 }

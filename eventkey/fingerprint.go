@@ -15,7 +15,8 @@ import (
 // pass for the other: the publisher and the handling middleware report a conflict.
 //
 // Sum must be deterministic, safe for concurrent use, and should be a digest of a
-// few dozen bytes, since it is stored with each key.
+// few dozen bytes, since it is stored with each key. An error says that the message is
+// faulty: another try would not help.
 //
 // A fingerprint that can be misconfigured has a method Validate() error as well
 // (see [ValidateFingerprint]); one that can tell where two payloads differ has a
@@ -47,19 +48,19 @@ func ValidateFingerprint(f Fingerprint) error {
 	return validate(f)
 }
 
-// Sum is the fingerprint f of a message, that of [Payload] where f is nil. A
-// fingerprint that panics is an error.
+// Sum is the fingerprint f of a message, that of [Payload] where f is nil. Every error
+// is [ErrInvalidMessage]; a fingerprint that panics is one.
 func Sum(f Fingerprint, msg *message.Message) (sum []byte, err error) {
 	if f == nil {
 		f = Payload()
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			sum, err = nil, fmt.Errorf("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
+			sum, err = nil, invalid("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
 		}
 	}()
 	if sum, err = f.Sum(msg); err != nil {
-		return nil, fmt.Errorf("fingerprint of message %q: %w", msg.UUID, err)
+		return nil, invalid("fingerprint of message %q: %w", msg.UUID, err)
 	}
 	return sum, nil
 }
@@ -77,31 +78,40 @@ func (payloadPrint) Sum(msg *message.Message) ([]byte, error) {
 
 // jsonPrint is JSONWithout or JSONOnly.
 type jsonPrint struct {
-	paths  []string // sorted, each beginning with "$"
-	tree   *pathNode
-	only   bool
-	faults error
+	only    bool
+	fields  []jsonField // of JSONOnly, sorted
+	tree    *pathNode   // of their steps up to the first [*]
+	without pathSet     // of JSONWithout
+	faults  error
+}
+
+// jsonField is a path of JSONOnly.
+type jsonField struct {
+	path string
+	from string // the path up to the first [*]
+	rest []step // what follows it
+	slot int    // of the value at from
 }
 
 // JSONWithout is the fingerprint of a JSON payload without the fields at the given
 // paths, for those that differ on every retry:
 //
-//	eventkey.JSONWithout("received_at", "trace.span_id")
+//	eventkey.JSONWithout("received_at", "trace.span_id", "variants[*].updated_at", `labels["a.b"]`)
 //
-// White space and the order of names don't count; numbers count as written. A
-// payload that is not JSON, or has a name twice in one object, counts byte by
-// byte. Paths are made of names and indexes, as in "items[0].id"; a leading "$."
-// may be left out.
+// Whether such a field is there does not count either. White space, the order of names
+// and a byte order mark don't count; numbers count as written. A payload that is not
+// JSON, or has a name twice in one object, counts byte by byte. The package comment
+// describes paths.
 func JSONWithout(paths ...string) Fingerprint { return newJSONPrint("JSONWithout", false, paths) }
 
 // JSONOnly is the fingerprint of the fields of a JSON payload at the given paths;
-// everything else may differ. A payload that is not JSON, or has none of the
-// fields, is an error: with nothing to compare, no conflict would ever be found.
-// Paths are as for [JSONWithout].
+// everything else may differ. With [*] the number of elements counts as well. A payload
+// that is not JSON, or has none of the fields, is [ErrInvalidMessage]: with nothing to
+// compare, no conflict would ever be found. The package comment describes paths.
 func JSONOnly(paths ...string) Fingerprint { return newJSONPrint("JSONOnly", true, paths) }
 
 func newJSONPrint(name string, only bool, paths []string) *jsonPrint {
-	f := &jsonPrint{tree: newPathTree(), only: only}
+	f := &jsonPrint{only: only, tree: newPathTree()}
 	var faults []error
 	if len(paths) == 0 {
 		faults = append(faults, fmt.Errorf("eventkey.%s needs at least one path", name))
@@ -110,26 +120,23 @@ func newJSONPrint(name string, only bool, paths []string) *jsonPrint {
 		faults = append(faults, fmt.Errorf("eventkey.%s takes at most %d paths", name, maxFields))
 	}
 	for _, path := range paths {
-		full := path
-		if !strings.HasPrefix(path, "$") {
-			if full = "$." + path; strings.HasPrefix(path, "[") {
-				full = "$" + path
-			}
-		}
-		if _, err := parsePath(full[1:]); err != nil {
+		steps, err := parsePath(path)
+		if err != nil {
 			faults = append(faults, fmt.Errorf("eventkey.%s, path %q: %w", name, path, err))
+			continue
 		}
-		f.paths = append(f.paths, full)
+		f.without = append(f.without, steps)
+		fixed := slices.IndexFunc(steps, func(st step) bool { return st.kind == toEach })
+		if fixed < 0 {
+			fixed = len(steps)
+		}
+		slot := f.tree.insert(steps[:fixed], len(f.fields))
+		f.fields = append(f.fields, jsonField{path: formatPath(steps), from: formatPath(steps[:fixed]), rest: steps[fixed:], slot: slot})
 	}
+	// One field may be written in two ways.
+	slices.SortFunc(f.fields, func(a, b jsonField) int { return strings.Compare(a.path, b.path) })
+	f.fields = slices.CompactFunc(f.fields, func(a, b jsonField) bool { return a.path == b.path })
 	f.faults = errors.Join(faults...)
-	slices.Sort(f.paths)
-	f.paths = slices.Compact(f.paths)
-	if f.faults == nil {
-		for slot, path := range f.paths {
-			steps, _ := parsePath(path[1:])
-			f.tree.insert(steps, slot)
-		}
-	}
 	return f
 }
 
@@ -141,25 +148,12 @@ func (f *jsonPrint) Sum(msg *message.Message) ([]byte, error) {
 	}
 	var canonical []byte
 	if f.only {
-		values, err := f.values(msg.Payload)
-		if err != nil {
+		var err error
+		if canonical, err = f.fieldsOf(msg.Payload); err != nil {
 			return nil, err
 		}
-		missing := 0
-		for i, v := range values {
-			canonical = appendQuoted(canonical, f.paths[i])
-			if v == nil {
-				missing++
-			} else {
-				canonical = v.appendTo(append(canonical, ':'), nil)
-			}
-			canonical = append(canonical, '\n')
-		}
-		if missing == len(values) {
-			return nil, fmt.Errorf("the payload has none of the fields %s", strings.Join(f.paths, ", "))
-		}
 	} else if root, err := parseJSON(msg.Payload); err == nil {
-		canonical = root.appendTo(nil, f.tree)
+		canonical = root.appendTo(nil, f.without)
 	} else {
 		// A byte that no JSON text begins with keeps the two kinds apart.
 		canonical = append([]byte{0xFF}, msg.Payload...)
@@ -168,11 +162,37 @@ func (f *jsonPrint) Sum(msg *message.Message) ([]byte, error) {
 	return sum[:], nil
 }
 
-// values are the values at the paths, nil for a missing one.
+// fieldsOf is the canonical form of the fields alone.
+func (f *jsonPrint) fieldsOf(payload []byte) (canonical []byte, err error) {
+	values, err := f.values(payload)
+	if err != nil {
+		return nil, err
+	}
+	some := false
+	for _, field := range f.fields {
+		canonical = appendQuoted(canonical, field.path)
+		if v := values[field.slot]; v != nil && (len(field.rest) == 0 || v.isArray()) {
+			var found bool
+			canonical, found = v.appendAt(append(canonical, ':'), field.rest)
+			some = some || found
+		}
+		canonical = append(canonical, '\n')
+	}
+	if !some {
+		paths := make([]string, len(f.fields))
+		for i, field := range f.fields {
+			paths[i] = field.path
+		}
+		return nil, invalid("the payload has none of the fields %s", strings.Join(paths, ", "))
+	}
+	return canonical, nil
+}
+
+// values are the values in the slots of the tree, nil for a missing one.
 func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
-	found := make([]jsonValue, len(f.paths))
+	found := make([]jsonValue, len(f.without))
 	if err := pick(payload, f.tree, found); err != nil {
-		return nil, fmt.Errorf("the payload is unusable: %w", err)
+		return nil, invalid("the payload is unusable: %w", err)
 	}
 	nodes := make([]*jsonNode, len(found))
 	for i, v := range found {
@@ -181,7 +201,7 @@ func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
 		case kindObject, kindArray:
 			node, err := parseJSON(v.raw)
 			if err != nil {
-				return nil, fmt.Errorf("the payload is unusable: %w", err)
+				return nil, invalid("the payload is unusable: %w", err)
 			}
 			nodes[i] = node
 		default:
@@ -194,7 +214,7 @@ func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
 // FirstDifference names the first field, in sorted order, in which two payloads
 // differ for the fingerprint: "$.amount", or "$" where they differ as a whole. It
 // is empty where they don't differ, are not both JSON, or the fingerprint's method
-// panics.
+// panics. [Template] and [JSONWithout] read what it returns, except for "$".
 func FirstDifference(f Fingerprint, a, b []byte) (field string) {
 	defer func() {
 		if recover() != nil {
@@ -207,7 +227,7 @@ func FirstDifference(f Fingerprint, a, b []byte) (field string) {
 	return firstDifference(a, b, nil)
 }
 
-func firstDifference(a, b []byte, without *pathNode) string {
+func firstDifference(a, b []byte, without pathSet) string {
 	rootA, errA := parseJSON(a)
 	rootB, errB := parseJSON(b)
 	if errA != nil || errB != nil {
@@ -222,15 +242,15 @@ func (f *jsonPrint) FirstDifference(a, b []byte) string {
 		return ""
 	}
 	if !f.only {
-		return firstDifference(a, b, f.tree)
+		return firstDifference(a, b, f.without)
 	}
 	valuesA, errA := f.values(a)
 	valuesB, errB := f.values(b)
 	if errA != nil || errB != nil {
 		return ""
 	}
-	for i, path := range f.paths {
-		if d := valuesA[i].difference(valuesB[i], path, nil); d != "" {
+	for _, field := range f.fields {
+		if d := valuesA[field.slot].differenceAt(valuesB[field.slot], field.from, field.rest); d != "" {
 			return d
 		}
 	}

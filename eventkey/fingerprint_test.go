@@ -192,6 +192,12 @@ func TestFingerprintIsEqualityOfJSON(t *testing.T) {
 		if diff := eventkey.FirstDifference(f, a, b); (diff == "") != equal {
 			t.Fatalf("%s and %s: difference %q", a, b, diff)
 		}
+		canonical := eventkey.CanonicalJSON()
+		keyA, errA := canonical.Key("t", newMessage(string(a)))
+		keyB, errB := canonical.Key("t", newMessage(string(b)))
+		if errA != nil || errB != nil || (keyA == keyB) != equal {
+			t.Fatalf("%s and %s: canonical keys %q, %v and %q, %v", a, b, keyA, errA, keyB, errB)
+		}
 	})
 }
 

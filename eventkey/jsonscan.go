@@ -1,6 +1,7 @@
 package eventkey
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"unicode/utf16"
@@ -26,13 +27,22 @@ func (k kind) String() string {
 // maxDepth bounds nesting, as encoding/json does.
 const maxDepth = 10_000
 
-// jsonScanner reads one JSON text. It accepts what encoding/json accepts, keeps
-// numbers as they are written and allocates nothing, which encoding/json's
-// decoder can't.
+// jsonScanner reads one JSON text. It accepts what encoding/json accepts, with or
+// without a byte order mark, keeps numbers as they are written and allocates nothing,
+// which encoding/json's decoder can't.
 type jsonScanner struct {
 	data []byte
 	pos  int
 }
+
+// byteOrderMark is U+FEFF in UTF-8. At the beginning of a text a parser may ignore it
+// (RFC 8259, section 8.1).
+const byteOrderMark = "\ufeff"
+
+// trimMark takes a byte order mark off a payload.
+func trimMark(data []byte) []byte { return bytes.TrimPrefix(data, []byte(byteOrderMark)) }
+
+func newScanner(data []byte) jsonScanner { return jsonScanner{data: trimMark(data)} }
 
 // jsonValue is a value in the text: for a string, raw is what stands between the
 // quotes, with or without escapes in it.

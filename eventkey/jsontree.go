@@ -3,7 +3,6 @@ package eventkey
 import (
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -25,7 +24,7 @@ type jsonMember struct {
 // error: such a text has no canonical form, since parsers differ in which of the
 // two they see.
 func parseJSON(data []byte) (*jsonNode, error) {
-	s := jsonScanner{data: data}
+	s := newScanner(data)
 	node, err := s.node(0)
 	if err != nil {
 		return nil, err
@@ -97,24 +96,24 @@ func (s *jsonScanner) array(depth int) (*jsonNode, error) {
 	}
 }
 
-// child is the tree below a member, for the excluded paths.
-func (n *pathNode) child(name string) *pathNode {
-	if n != nil {
-		for i := range n.children {
-			if c := &n.children[i]; c.name != "" && c.name == name {
-				return c.node
-			}
+// child is the value that one step leads to, nil if there is none.
+func (n *jsonNode) child(st step) *jsonNode {
+	switch {
+	case n == nil:
+	case st.kind == toMember:
+		i, found := slices.BinarySearchFunc(n.members, st.name, func(m jsonMember, name string) int { return strings.Compare(m.name, name) })
+		if found {
+			return n.members[i].node
 		}
+	case st.index < len(n.elems):
+		return n.elems[st.index]
 	}
 	return nil
 }
 
-// excluded tells that a path ends here.
-func (n *pathNode) excluded() bool { return n != nil && n.slot >= 0 }
-
-// appendTo writes the canonical form. Excluded members are left out; an excluded
-// element leaves its place empty, so that those after it keep their index.
-func (n *jsonNode) appendTo(dst []byte, without *pathNode) []byte {
+// appendTo writes the canonical form. Excluded members and elements are left out; those
+// elements that come after an excluded one keep their index.
+func (n *jsonNode) appendTo(dst []byte, without pathSet) []byte {
 	switch n.kind {
 	case kindString:
 		return appendQuoted(dst, n.text)
@@ -122,8 +121,8 @@ func (n *jsonNode) appendTo(dst []byte, without *pathNode) []byte {
 		dst = append(dst, '{')
 		first := true
 		for _, m := range n.members {
-			below := without.child(m.name)
-			if below.excluded() {
+			below := without.member(m.name)
+			if below.ends() {
 				continue
 			}
 			if !first {
@@ -136,13 +135,16 @@ func (n *jsonNode) appendTo(dst []byte, without *pathNode) []byte {
 		return append(dst, '}')
 	case kindArray:
 		dst = append(dst, '[')
+		commas := 0
 		for i, elem := range n.elems {
-			if i > 0 {
+			below := without.element(i)
+			if below.ends() {
+				continue
+			}
+			for ; commas < i; commas++ {
 				dst = append(dst, ',')
 			}
-			if below := without.element(i); !below.excluded() {
-				dst = elem.appendTo(dst, below)
-			}
+			dst = elem.appendTo(dst, below)
 		}
 		return append(dst, ']')
 	}
@@ -166,9 +168,58 @@ func appendQuoted(dst []byte, text string) []byte {
 	return append(dst, '"')
 }
 
+// appendAt writes the values that the steps lead to. found tells whether there is one; an
+// array without elements counts as found by [*].
+func (n *jsonNode) appendAt(dst []byte, steps []step) (_ []byte, found bool) {
+	switch {
+	case n == nil:
+		return dst, false
+	case len(steps) == 0:
+		return n.appendTo(dst, nil), true
+	case steps[0].kind != toEach:
+		return n.child(steps[0]).appendAt(dst, steps[1:])
+	case n.kind != kindArray:
+		return dst, false
+	}
+	dst, found = append(dst, '['), len(n.elems) == 0
+	for _, elem := range n.elems {
+		var here bool
+		dst, here = elem.appendAt(dst, steps[1:])
+		dst, found = append(dst, ','), found || here
+	}
+	return append(dst, ']'), found
+}
+
+// differenceAt is the path of the first difference to b in what the steps lead to.
+func (n *jsonNode) differenceAt(b *jsonNode, path string, steps []step) string {
+	switch {
+	case len(steps) == 0:
+		return n.difference(b, path, nil)
+	case steps[0].kind != toEach:
+		return n.child(steps[0]).differenceAt(b.child(steps[0]), pathTo(path, steps[0]), steps[1:])
+	case n.isArray() != b.isArray():
+		return path
+	case !n.isArray():
+		return ""
+	}
+	for i := range max(len(n.elems), len(b.elems)) {
+		st := step{kind: toElement, index: i}
+		at := pathTo(path, st)
+		if i >= len(n.elems) || i >= len(b.elems) {
+			return at
+		}
+		if d := n.elems[i].differenceAt(b.elems[i], at, steps[1:]); d != "" {
+			return d
+		}
+	}
+	return ""
+}
+
+func (n *jsonNode) isArray() bool { return n != nil && n.kind == kindArray }
+
 // difference is the path of the first difference to b, "" if there is none. A nil
 // node is a missing value.
-func (n *jsonNode) difference(b *jsonNode, path string, without *pathNode) string {
+func (n *jsonNode) difference(b *jsonNode, path string, without pathSet) string {
 	switch {
 	case n == nil && b == nil:
 		return ""
@@ -178,14 +229,13 @@ func (n *jsonNode) difference(b *jsonNode, path string, without *pathNode) strin
 		return n.memberDifference(b, path, without)
 	}
 	for i := range max(len(n.elems), len(b.elems)) {
-		at := path + "[" + strconv.Itoa(i) + "]"
-		if i >= len(n.elems) || i >= len(b.elems) {
-			return at
+		below := without.element(i)
+		if below.ends() {
+			continue
 		}
-		if below := without.element(i); !below.excluded() {
-			if d := n.elems[i].difference(b.elems[i], at, below); d != "" {
-				return d
-			}
+		st := step{kind: toElement, index: i}
+		if d := n.child(st).difference(b.child(st), pathTo(path, st), below); d != "" {
+			return d
 		}
 	}
 	return ""
@@ -193,7 +243,7 @@ func (n *jsonNode) difference(b *jsonNode, path string, without *pathNode) strin
 
 // memberDifference goes through the members of both objects in the order of their
 // names.
-func (n *jsonNode) memberDifference(b *jsonNode, path string, without *pathNode) string {
+func (n *jsonNode) memberDifference(b *jsonNode, path string, without pathSet) string {
 	for i, j := 0, 0; i < len(n.members) || j < len(b.members); {
 		var left, right *jsonNode
 		var name string
@@ -209,20 +259,16 @@ func (n *jsonNode) memberDifference(b *jsonNode, path string, without *pathNode)
 		if left != nil {
 			i++
 		}
-		below := without.child(name)
-		if below.excluded() {
+		below := without.member(name)
+		if below.ends() {
 			continue
 		}
-		if d := left.difference(right, memberPath(path, name), below); d != "" {
+		if d := left.difference(right, pathTo(path, step{kind: toMember, name: name}), below); d != "" {
 			return d
 		}
 	}
 	return ""
 }
 
-func memberPath(path, name string) string {
-	if _, err := parsePath("." + name); err != nil || strings.ContainsAny(name, ".[") {
-		return path + "[" + strconv.Quote(name) + "]"
-	}
-	return path + "." + name
-}
+// pathTo is the path one step further.
+func pathTo(path string, st step) string { return string(st.appendTo([]byte(path))) }

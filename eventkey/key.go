@@ -36,6 +36,19 @@ const MaxKeyBytes = 1024
 // been published. Errors that match it are mostly a [*NoKeyError].
 var ErrNoKey = errors.New("no idempotency key")
 
+// ErrInvalidMessage says that the message itself is at fault: its payload is not the JSON
+// that a key or fingerprint needs, its key is too long, and the like. Another try can't
+// help. Every error of [KeyOf], [Sum], [CheckKey] and [Resolve] matches either it or
+// [ErrNoKey]; publisher.IsPermanent and middleware.IsPermanent know both.
+var ErrInvalidMessage = errors.New("invalid message")
+
+// invalidError makes an error match ErrInvalidMessage, and leaves its text as it is.
+type invalidError struct{ error }
+
+func (e invalidError) Unwrap() error        { return e.error }
+func (invalidError) Is(target error) bool   { return target == ErrInvalidMessage }
+func invalid(format string, a ...any) error { return invalidError{fmt.Errorf(format, a...)} }
+
 // NoKeyError is an [ErrNoKey] that names what is missing, and on which message.
 type NoKeyError struct {
 	// Field is what was looked for, as a template writes it: "tenant" is the
@@ -70,16 +83,16 @@ func noKey(field, topic string, msg *message.Message) error {
 
 // CheckKey tells whether key can serve as an idempotency key. An empty one is
 // [ErrNoKey]; one that is not valid UTF-8 or is longer than [MaxKeyBytes] is
-// another error.
+// [ErrInvalidMessage].
 func CheckKey(key string) error {
 	switch {
 	case key == "":
 		return fmt.Errorf("%w: the key is empty", ErrNoKey)
 	case len(key) > MaxKeyBytes:
-		return fmt.Errorf("idempotency key is %d bytes long, at most %d are allowed: it begins with %q",
+		return invalid("idempotency key is %d bytes long, at most %d are allowed: it begins with %q",
 			len(key), MaxKeyBytes, key[:32])
 	case !utf8.ValidString(key):
-		return fmt.Errorf("idempotency key %q is not valid UTF-8", key)
+		return invalid("idempotency key %q is not valid UTF-8", key)
 	}
 	return nil
 }

@@ -50,12 +50,11 @@ type Resolved struct {
 //     before have none that can be used: a message may be poisoned for that very
 //     reason, and would come back for ever if it could not be moved.
 //
-// A source's error other than [ErrNoKey] is returned as it is; a source that panics
-// is an error. A message that no rule has a key for is an error that matches
-// ErrNoKey.
+// A message that no rule has a key for is an error that matches [ErrNoKey]; every other
+// error is [ErrInvalidMessage], see [KeyOf].
 func Resolve(ctx context.Context, topic string, msg *message.Message, topicSource, publisherSource Source) (Resolved, error) {
 	if msg == nil {
-		return Resolved{}, fmt.Errorf("the message for topic %q is nil", topic)
+		return Resolved{}, invalid("the message for topic %q is nil", topic)
 	}
 	attempt, origin := AttemptOf(msg), OriginOf(msg)
 	handled, inHandler := HandledFrom(msg.Context())
@@ -103,7 +102,7 @@ func (r *Resolved) derive(topic string, msg *message.Message, topicSource, publi
 		missing = &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID,
 			Reason: "is not set on the message, and neither the topic nor the publisher has a key source"}
 	} else {
-		key, err := keyOf(source, topic, msg)
+		key, err := KeyOf(source, topic, msg)
 		if err == nil {
 			r.Key = key
 			return nil

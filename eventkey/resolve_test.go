@@ -94,6 +94,9 @@ func TestKeyPrecedence(t *testing.T) {
 				if tt.err != nil && !errors.Is(err, tt.err) || tt.err == nil && errors.Is(err, eventkey.ErrNoKey) || !strings.Contains(err.Error(), tt.text) {
 					t.Fatalf("%s: got %v, want %v with %q", where, err, tt.err, tt.text)
 				}
+				if errors.Is(err, eventkey.ErrNoKey) == errors.Is(err, eventkey.ErrInvalidMessage) {
+					t.Errorf("%v matches both or none of ErrNoKey and ErrInvalidMessage", err)
+				}
 				if !errors.Is(tt.err, boom) && !strings.Contains(err.Error(), "uuid-7") {
 					t.Errorf("%v does not name the message", err)
 				}

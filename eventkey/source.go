@@ -12,7 +12,7 @@ import (
 //
 // It must be deterministic, safe for concurrent use, and leave the message as it
 // is. A message that has no key is an error that matches [ErrNoKey]; every other
-// error says that the message is faulty.
+// error says that the message is faulty, and counts as [ErrInvalidMessage].
 //
 // A source that can be misconfigured has a method Validate() error as well; it
 // is called by the constructor that the source is given to (see [Validate]).
@@ -132,12 +132,13 @@ func validate(v any) (err error) {
 	return checked.Validate()
 }
 
-// keyOf asks a source, which may be a user's: a panic becomes an error, and so
-// does an empty or unusable key.
-func keyOf(s Source, topic string, msg *message.Message) (key string, err error) {
+// KeyOf asks a source, which may be anybody's, for the key of a message. The key is a
+// valid one (see [CheckKey]); an error matches [ErrNoKey] or [ErrInvalidMessage]. A
+// source that panics is the latter.
+func KeyOf(s Source, topic string, msg *message.Message) (key string, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			key, err = "", fmt.Errorf("the key source %T panicked on message %q for topic %q: %v", s, msg.UUID, topic, p)
+			key, err = "", invalid("the key source %T panicked on message %q for topic %q: %v", s, msg.UUID, topic, p)
 		}
 	}()
 	key, err = s.Key(topic, msg)
@@ -146,12 +147,14 @@ func keyOf(s Source, topic string, msg *message.Message) (key string, err error)
 	case err == nil && CheckKey(key) == nil:
 		return key, nil
 	case err == nil:
-		return key, checkKeyOf(key, fmt.Sprintf("the key of source %T", s), topic, msg)
+		return "", checkKeyOf(key, fmt.Sprintf("the key of source %T", s), topic, msg)
 	case errors.Is(err, ErrNoKey) && !errors.As(err, &named):
 		// A plain ErrNoKey doesn't tell which message it is about.
 		return "", fmt.Errorf("message %q for topic %q: %w", msg.UUID, topic, err)
+	case errors.Is(err, ErrNoKey):
+		return "", err
 	}
-	return "", err
+	return "", invalidError{err}
 }
 
 // checkKeyOf is CheckKey with the message in the error.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -19,15 +20,15 @@ const maxFields = 64
 //	eventkey.Template("pay:{tenant}:{$.order_id}:{$.payment_id}")
 //
 // {name} is the metadata field of that name. A name is made of letters, digits,
-// and the characters _ - . and /. {$.path.to[0].field} is a field of a JSON
-// payload; it must hold a string, a number or a boolean. Numbers and booleans are
-// taken as they are written, so that 1e3 stays 1e3 and no digit is lost. A literal
-// brace is written twice.
+// and the characters _ - . and /. {$.path.to[0]["odd.name"]} is a field of a JSON
+// payload, by one of the paths that the package comment describes, without [*]; it must
+// hold a string, a number or a boolean. Numbers and booleans are taken as they are
+// written, so that 1e3 stays 1e3 and no digit is lost. A literal brace is written twice.
 //
 // A field that is missing, null or empty is [ErrNoKey], as is an empty payload. An
 // object or array in the place of a field, a payload that is not JSON, a name that
 // stands twice in an object on the way to a field, and a value that is not valid
-// UTF-8 are other errors.
+// UTF-8 are [ErrInvalidMessage].
 //
 // Different values give different keys: a value that contains a percent sign, a
 // colon or another character that the template separates its fields with has it
@@ -80,7 +81,7 @@ func parseTemplate(text string) *template {
 			fault("the } at byte %d closes nothing: write }} for a literal brace", i)
 			i++
 		case c == '{':
-			size := strings.IndexAny(text[i+1:], "{}")
+			size := braceIn(text[i+1:])
 			if size < 0 || text[i+1+size] == '{' {
 				fault("the { at byte %d is not closed: write {{ for a literal brace", i)
 				if size < 0 {
@@ -112,6 +113,23 @@ func parseTemplate(text string) *template {
 	return t
 }
 
+// braceIn is the index of the first brace in the text, -1 if there is none. A quoted name
+// in a path may have braces in it.
+func braceIn(text string) int {
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\' && quoted:
+			i++
+		case c == '"' && text[0] == '$':
+			quoted = !quoted
+		case (c == '{' || c == '}') && !quoted:
+			return i
+		}
+	}
+	return -1
+}
+
 // addField adds the field that stands between two braces.
 func (t *template) addField(field string) error {
 	slot := -1
@@ -121,9 +139,12 @@ func (t *template) addField(field string) error {
 	case t.fields == maxFields:
 		return fmt.Errorf("field {%s}: a template takes at most %d fields", field, maxFields)
 	case field[0] == '$':
-		steps, err := parsePath(field[1:])
+		steps, err := parsePath(field)
 		if err != nil {
 			return fmt.Errorf("field {%s}: %w", field, err)
+		}
+		if slices.ContainsFunc(steps, func(st step) bool { return st.kind == toEach }) {
+			return fmt.Errorf("field {%s}: a key needs one value, [*] is each element of an array: write a number", field)
 		}
 		if slot = t.paths.insert(steps, t.slots); slot == t.slots {
 			t.slots++
@@ -202,7 +223,7 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 			continue
 		}
 		if len(found) == 0 {
-			if len(bytes.TrimSpace(msg.Payload)) == 0 {
+			if len(bytes.TrimSpace(trimMark(msg.Payload))) == 0 {
 				return "", noKey(p.field, topic, msg)
 			}
 			if found = values[:min(t.slots, len(values))]; t.slots > len(values) {
@@ -231,5 +252,5 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 }
 
 func (t *template) fail(p *part, topic string, msg *message.Message, err error) error {
-	return fmt.Errorf("key field {%s} of message %q for topic %q: %w", p.field, msg.UUID, topic, err)
+	return invalid("key field {%s} of message %q for topic %q: %w", p.field, msg.UUID, topic, err)
 }

@@ -89,7 +89,7 @@ func TestTemplateFaults(t *testing.T) {
 		{"{$.a[]}", "is no index"},
 		{"{$.a[-1]}", "is no index"},
 		{"{$.a[01]}", "is no index"},
-		{"{$.a[*]}", "is no index"},
+		{"{$.a[*]}", "needs one value"},
 		{"{$.a[99999999999999999999]}", "is no index"},
 		{"{$.a[0]b}", "a path is made of"},
 		{"{$.a b}", "unexpected ' '"},

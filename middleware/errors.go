@@ -64,7 +64,7 @@ func IsPermanent(err error) bool {
 	}
 	return isAny(err,
 		ErrNested, ErrNoHandler, ErrOutputsTooLarge, ErrUnexpectedOutputs,
-		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey,
+		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey, eventkey.ErrInvalidMessage,
 	)
 }
 

@@ -31,17 +31,12 @@ func (o *Once) keyOf(topic string, msg *message.Message) (key string, err error)
 }
 
 // sourceKey asks Config.Key.
-func (o *Once) sourceKey(topic string, msg *message.Message) (key string, err error) {
+func (o *Once) sourceKey(topic string, msg *message.Message) (string, error) {
 	if o.cfg.Key == nil {
 		return "", &eventkey.NoKeyError{Field: eventkey.MetadataKey, Topic: topic, UUID: msg.UUID,
 			Reason: "is not set on the message, and Config.Key is nil"}
 	}
-	defer func() {
-		if p := recover(); p != nil {
-			key, err = "", keyFault(fmt.Errorf("the key source panicked: %v", p), topic, msg)
-		}
-	}()
-	return o.cfg.Key.Key(topic, msg)
+	return eventkey.KeyOf(o.cfg.Key, topic, msg)
 }
 
 func keyFault(err error, topic string, msg *message.Message) error {

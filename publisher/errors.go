@@ -156,11 +156,16 @@ func IsPermanent(err error) bool {
 		}
 		return true
 	}
+	// What is wrong with an original is not the message's fault.
+	var mendable finalError
+	if errors.As(err, &mendable) {
+		return false
+	}
 	var marked permanentError
 	if errors.As(err, &marked) {
 		return true
 	}
-	return isAny(err, ErrNoKey, ErrConflict, ErrTooLarge, ErrProducerID)
+	return isAny(err, ErrNoKey, eventkey.ErrInvalidMessage, ErrConflict, ErrTooLarge, ErrProducerID)
 }
 
 func isAny(err error, targets ...error) bool {

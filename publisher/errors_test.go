@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -26,6 +27,8 @@ func TestIsPermanent(t *testing.T) {
 	}{
 		{nil, false}, {io.EOF, false}, {ErrNotSent, false}, {ErrOutcomeUnknown, false}, {ErrNotReplicated, false},
 		{ErrNoKey, true}, {&ConflictError{}, true}, {ErrTooLarge, true}, {ErrClosed, false}, {ErrModeUnsupported, false}, {final(io.EOF), false}, {permanent(io.EOF), true},
+		{fmt.Errorf("message: %w", eventkey.ErrInvalidMessage), true},
+		{final(fmt.Errorf("the original: %w", eventkey.ErrInvalidMessage)), false},
 		{call(nil, &ConflictError{}), true},
 		{call(&ConflictError{}, ErrNotSent), false},
 		{call(ErrNoKey, permanent(ErrNotSent)), true},

@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/publisher"
@@ -91,6 +92,7 @@ func TestDeadLetterCopiedBackIsSwallowed(t *testing.T) {
 				}
 				waitForRuns(t, client, in, &runs, 3)
 				wantEntries(t, client, in, 3)
+				wantMarked(t, client, in)
 				if dead := entries(t, client, subscriber.DeadLetterTopic(in)); dead != 2 {
 					t.Errorf("%d dead letters, want 2", dead)
 				}
@@ -219,6 +221,27 @@ func TestReplayOfADeadLetterDoublesNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// wantMarked expects the marks of a dead letter on each entry after the first, so that
+// what becomes of it next, such as being poisoned, is told from the attempt before.
+func wantMarked(t *testing.T, client redis.UniversalClient, topic string) {
+	t.Helper()
+	stored, err := client.XRange(t.Context(), topic, "-", "+").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempts := make(map[eventkey.Attempt]bool)
+	for _, entry := range stored {
+		msg, err := wire.Decode(topic, entry.ID, entry.Values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		attempts[eventkey.AttemptOf(msg)] = true
+	}
+	if len(attempts) != len(stored) {
+		t.Errorf("%d entries are %d attempts", len(stored), len(attempts))
+	}
 }
 
 func modePublisher(t *testing.T, client redis.UniversalClient, mode publisher.Mode) *publisher.Publisher {
