@@ -27,7 +27,8 @@ var (
 // OnCommand handles each command once. The scope is the CQRS handler, by its name.
 //
 // A command that can't be handled now is an error that matches dedupe.ErrRetryLater,
-// since a CQRS processor knows nothing else; let PoisonQueue and Retry pass it by.
+// since a CQRS processor knows nothing else; middleware.ShouldPoison and
+// middleware.ShouldRetry keep PoisonQueue and Retry from it.
 func OnCommand(once *middleware.Once) cqrs.CommandProcessorOnHandleFn {
 	return func(params cqrs.CommandProcessorOnHandleParams) error {
 		return run(once, params.Message, params.Handler.HandlerName(), func(ctx context.Context) error {

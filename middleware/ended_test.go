@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -144,5 +145,22 @@ func TestFailureOfAnotherMessage(t *testing.T) {
 	other := rig.NewMessage("pay:2", "{}")
 	if _, err := once.Run(msg.Context(), other, "h", fails); !errors.Is(err, dedupe.ErrRetryLater) {
 		t.Errorf("error %v, want that it was interrupted", err)
+	}
+}
+
+// A handler that is too slow, and only then runs another one: it has failed, each time.
+func TestRunInsideAHandlerThatIsTooSlow(t *testing.T) {
+	seen, d, runs := &rig.Log{}, &fakeDelivery{}, 0
+	once := rig.NewOnce(t, rig.NewStore(t), seen.Into)
+	r := rig.New(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
+		<-msg.Context().Done()
+		return once.Run(msg.Context(), msg, "inner", func(context.Context) ([]*message.Message, error) { runs++; return nil, nil })
+	}), timeout(20*time.Millisecond))
+	r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
+	if !errors.Is(r.Err, context.DeadlineExceeded) || len(d.failed) != 1 || len(d.delays) != 0 || runs != 0 {
+		t.Errorf("error %v, delivery %+v, %d runs", r.Err, d, runs)
+	}
+	if got := seen.Outcomes(); !slices.Equal(got, []string{"delayed", "failed"}) {
+		t.Errorf("told %v, want one for each of the two", got)
 	}
 }

@@ -75,7 +75,7 @@ func (r *run) failedBefore() error {
 
 // triedInVain returns the failure again.
 func (r *run) triedInVain(cause error) ([]*message.Message, error) {
-	err := endedError{fmt.Errorf("middleware: %s: not run again, since the context of the message has ended (%v) after this failure: %w", r.key, r.own.Err(), cause)}
+	err := endedError{fmt.Errorf("middleware: %s: not run again, since the context of the message has ended after this failure: %w", r.key, cause)}
 	if r.once.log.due("ended", r.key.Topic, r.key.Handler) {
 		r.once.logger.Error("A handler that has failed can't be tried again, since a Timeout inside of Retry has ended the context of the message: the delivery counts as failed; "+
 			"set Retry's ResetContextOnRetry, or put Timeout outside of Retry", cause, r.fields())
@@ -87,6 +87,16 @@ func (r *run) triedInVain(cause error) ([]*message.Message, error) {
 		r.delivery.Failed(cause)
 	}
 	return nil, err
+}
+
+// tooLate is for a Run inside of a handler whose time is up: the failure is that handler's,
+// which would otherwise be delivered again uncounted, and be too slow each time.
+func (r *run) tooLate() ([]*message.Message, error) {
+	err := fmt.Errorf("%s: %w", r.key, r.own.Err())
+	ev := r.event()
+	ev.Err = fmt.Errorf("%w: %w", dedupe.ErrRetryLater, err)
+	r.once.tell(onDelayed, ev)
+	return nil, fmt.Errorf("middleware: %w", err)
 }
 
 // tooLarge is for messages that can't be recorded: running the handler again would only

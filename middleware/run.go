@@ -91,6 +91,9 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	if err := r.failedBefore(); err != nil {
 		return r.triedInVain(err)
 	}
+	if r.asError && outer != nil && errors.Is(r.own.Err(), context.DeadlineExceeded) {
+		return r.tooLate()
+	}
 
 	ctx, cancel := context.WithCancelCause(context.WithValue(r.own, scopeKey{}, &scope{r.key, outer}))
 	defer cancel(nil)

@@ -21,7 +21,7 @@ import (
 
 // documented is the chain of docs/handling.md, the outermost first.
 func documented(poison message.Publisher) []message.HandlerMiddleware {
-	queue, err := wmiddleware.PoisonQueue(poison, "poison")
+	queue, err := wmiddleware.PoisonQueueWithFilter(poison, "poison", middleware.ShouldPoison)
 	if err != nil {
 		panic(err)
 	}
@@ -30,7 +30,7 @@ func documented(poison message.Publisher) []message.HandlerMiddleware {
 		wmiddleware.CorrelationID,
 		queue,
 		wmiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond, ShouldRetry: func(p wmiddleware.RetryParams) bool {
-			return !middleware.IsPermanent(p.Err)
+			return middleware.ShouldRetry(p.Err)
 		}}.Middleware,
 	}
 }
