@@ -356,6 +356,7 @@ func (b *book) unload(e *entry) {
 // bury marks an entry for the dead letters.
 func (b *book) bury(e *entry) {
 	e.state = stateSettling
+	b.rejoin(e)
 	b.unload(e)
 	b.graves = append(b.graves, e)
 	notify(b.work)
@@ -371,6 +372,8 @@ func (b *book) wait(e *entry, d time.Duration) {
 		e.marking = true
 		b.marks = append(b.marks, e)
 		notify(b.work)
+	} else {
+		b.rejoin(e)
 	}
 	heap.Push(&b.waiting, e)
 	notify(b.wake)
@@ -383,6 +386,7 @@ func (b *book) marked(list []*entry, deleted map[string]bool) (lost []string) {
 	defer b.mu.Unlock()
 	for _, e := range list {
 		e.marking = false
+		b.rejoin(e)
 		if deleted[e.name] && e.state != stateDone {
 			lost = append(lost, b.vanished(e)...)
 		}

@@ -63,6 +63,7 @@ type entry struct {
 	again          bool // it was handed out before
 	marking        bool // the server has yet to learn the count
 	overdue        bool // its time has come while marking
+	found          bool // not read as new: handed back, taken over, or left by a lost reply
 	suspect        bool // its last consumer died, maybe of it
 	alone          bool // in flight as the only suspect
 
@@ -143,3 +144,14 @@ func (e *entry) isLost() bool {
 
 // wanted is the delivery count that the server should have.
 func (e *entry) wanted() int { return e.count + 1 }
+
+// outCount is the delivery count that the server gets for the hand-out under way. The first
+// one that counts leaves no trace, as long as the entry is with who has read it: after a
+// delay or a lost lease it goes out beside others, and were the process to die of one of
+// these, a single delivery allowed would have been this one.
+func (e *entry) outCount() int {
+	if e.count == 1 && !e.found {
+		return 1
+	}
+	return e.wanted()
+}

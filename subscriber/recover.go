@@ -150,7 +150,7 @@ func (s *subscription) adopt(ctx context.Context, found []pending, suspect bool,
 		found = found[len(batch):]
 		arrivals := make([]arrival, len(batch))
 		for i, p := range batch {
-			e := &entry{id: p.id, name: p.name, written: p.count, suspect: suspect}
+			e := &entry{id: p.id, name: p.name, written: p.count, found: true, suspect: suspect}
 			if p.count > 1 {
 				e.count, e.again = p.count-1, true
 			}
@@ -251,7 +251,7 @@ func (s *subscription) fetch(ctx context.Context, e *entry) ([]string, fetched, 
 		}
 		return entries[0].pairs, fetchedOK, nil
 	}
-	reply, err := prepareScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, e.name, e.wanted())
+	reply, err := prepareScript.Run(ctx, s.client, []string{s.topic}, s.cfg.Group, s.consumer, e.name, e.outCount())
 	if err != nil {
 		return nil, 0, err
 	}

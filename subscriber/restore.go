@@ -153,6 +153,7 @@ func (b *book) forget(list []*entry) (dropped []string) {
 				b.readyCount--
 			}
 			e.state = stateDone
+			b.rejoin(e)
 			b.unload(e)
 			b.remove(e)
 			b.lower(before(e.id))

@@ -49,15 +49,20 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 		Count: e.count, Took: time.Duration(b.now() - e.outAt),
 	}
 	b.land(e)
-	if e.suspect { // it does no harm
-		e.suspect, b.cautious = false, false
-		if acked && e.reason == "" && !e.delayed {
-			// The next suspect waits until the server knows: were it to kill the process
-			// before, this one would be suspected again, and in the end be convicted.
-			b.urgent = true
-		} else {
-			b.rejoin(e)
-		}
+	if e.suspect {
+		b.cautious = false // it does no harm
+		// The next suspect waits until the server knows what became of this one: were it to
+		// kill the process before, this one would be suspected again, and in the end be
+		// convicted.
+		b.urgent = true
+	}
+	wasSuspect := e.suspect
+	e.suspect = false
+	// uncount takes back a delivery that does not count. The entry stays a suspect: beside
+	// the one that kills the process it would be convicted as well.
+	uncount := func() {
+		e.count--
+		e.suspect = wasSuspect
 	}
 	e.again = true
 	redeliver := func(after time.Duration, delayed bool) (SettleEvent, *RedeliverEvent, bool) {
@@ -76,7 +81,7 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 		return ev, nil, false
 	case e.delayed && (!e.counts || e.over):
 		ev.Settlement = Delayed
-		e.count--
+		uncount()
 		return redeliver(e.delay, true)
 	case acked && !e.delayed:
 		ev.Settlement = Acked
@@ -88,7 +93,7 @@ func (b *book) settled(e *entry, acked bool, a ask) (ev SettleEvent, again *Rede
 		return ev, nil, false
 	case e.over:
 		ev.Settlement = Interrupted
-		e.count--
+		uncount()
 		return redeliver(b.cfg.RedeliverAfter, false)
 	}
 	ev.Settlement = Nacked

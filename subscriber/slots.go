@@ -44,7 +44,7 @@ func (s *subscription) handOut(ctx context.Context, slot int) (*entry, *message.
 			return nil, nil
 		}
 		readAhead := !e.again && e.written == 1 && !e.suspect
-		if e.msg == nil || !readAhead && (e.written != e.wanted() || s.book.isStale(e)) {
+		if e.msg == nil || !readAhead && (e.written != e.outCount() || s.book.isStale(e)) {
 			if !s.prepare(ctx, e) {
 				continue
 			}
@@ -258,7 +258,6 @@ func (b *book) condemn(e *entry, reason string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.land(e)
-	b.rejoin(e)
 	e.count--
 	e.reason, e.failure = reason, err
 	b.bury(e)
@@ -270,7 +269,7 @@ func (b *book) prepared(e *entry, msg *message.Message, size int, sent instant) 
 	b.unload(e)
 	e.msg, e.size = msg, size
 	b.bytes += size
-	e.written = e.wanted()
+	e.written = e.outCount()
 	if !e.deleted {
 		b.own(e, b.leaseFrom(sent))
 	}
