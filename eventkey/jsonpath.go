@@ -152,18 +152,21 @@ func (st step) appendTo(dst []byte) []byte {
 func appendName(dst []byte, name string) []byte {
 	dst = append(dst, '"')
 	var last rune
-	for i, size := 0, 0; i < len(name); i += size {
-		var r rune
-		if r, size = utf8.DecodeRuneInString(name[i:]); r == utf8.RuneError && size == 1 {
-			if r = surrogateAt(name[i:]); r != 0 {
-				size = 3
+	for len(name) > 0 {
+		r, size := utf8.DecodeRuneInString(name)
+		half := rune(0)
+		if r == utf8.RuneError && size == 1 {
+			if half = surrogateAt(name); half != 0 {
+				r, size = half, 3
 			}
-			// Half of a pair is as unescape writes it. Two halves in a row, which it
-			// never writes, would be read as their pair.
-			if r == 0 || utf16.IsSurrogate(last) {
-				dst, last = append(dst, name[i:i+size]...), 0
-				continue
-			}
+		}
+		text := name[:size]
+		name = name[size:]
+		// Half of a surrogate pair is as unescape writes it. Two halves in a row, which it
+		// never writes, would be read as their pair.
+		if r == utf8.RuneError && size == 1 || half != 0 && utf16.IsSurrogate(last) {
+			dst, last = append(dst, text...), 0
+			continue
 		}
 		last = r
 		switch {

@@ -2,7 +2,7 @@ package eventkey
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -129,6 +129,12 @@ func TestTemplateWithOddNames(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", template, key, err, want)
 		}
 	}
+	// A member is no element, and an element no member.
+	for template, doc := range map[string]string{"{$.a[0]}": `{"a":{"":1}}`, `{$.a["x"]}`: `{"a":[1]}`, `{$.a[""]}`: `{"a":[1]}`} {
+		if key, err := Template(template).Key("t", payload(doc)); !errors.Is(err, ErrNoKey) {
+			t.Errorf("%s in %s: %q, %v", template, doc, key, err)
+		}
+	}
 	for template, want := range map[string]string{
 		"{$.items[*].id}": "a key needs one value",
 		"{$.@odata.etag}": `$["@odata.etag"]`,
@@ -160,6 +166,8 @@ func TestEachElement(t *testing.T) {
 		{"nested, missing and null", base, strings.Replace(base, `{"n":2}`, `{"n":null}`, 1), "", "$.variants[1].tags[1].n"},
 		{"nested, a whole array", base, strings.Replace(base, `,"tags":[{"n":1},{"n":2}]`, ``, 1), "$.variants[1].tags", "$.variants[1].tags"},
 		{"no array", base, `{"id":1,"variants":{"sku":1}}`, "$.variants", "$.variants"},
+		{"no array in both", `{"id":1,"variants":1}`, `{"id":1,"variants":2}`, "$.variants", ""},
+		{"no array and missing", `{"id":1,"variants":1}`, `{"id":1}`, "$.variants", ""},
 		{"empty and missing", `{"id":1,"variants":[]}`, `{"id":1}`, "$.variants", "$.variants"},
 		{"one element without the field, and none", `{"id":1,"variants":[{}]}`, `{"id":1,"variants":[]}`, "$.variants[0]", "$.variants[0]"},
 	} {
@@ -348,7 +356,7 @@ func TestByteOrderMark(t *testing.T) {
 		if errA != nil || errB != nil || key != other {
 			t.Errorf("%s: %q, %v and %q, %v", name, key, errA, other, errB)
 		}
-		if _, err := source.Key("t", payload(byteOrderMark+" ")); !strings.Contains(fmt.Sprint(err), ErrNoKey.Error()) {
+		if _, err := source.Key("t", payload(byteOrderMark+" ")); !errors.Is(err, ErrNoKey) {
 			t.Errorf("%s: nothing but a mark: %v", name, err)
 		}
 	}
