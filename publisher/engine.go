@@ -36,6 +36,8 @@ type engine struct {
 	away atomic.Bool   // the log knows of an outage
 	gone chan struct{} // closed when Close returns without having waited for all
 
+	giveUp sync.Once // of gone: a Guard may be closed twice
+
 	mu      sync.Mutex
 	closed  bool
 	topics  map[string]*topic
@@ -112,7 +114,7 @@ func (e *engine) close() error {
 	case <-done:
 		return nil
 	case <-time.After(closeGrace):
-		close(e.gone)
+		e.giveUp.Do(func() { close(e.gone) })
 		return errors.New("publisher closed while commands were waiting for a reply that does not come; does the client have a read time-out?")
 	}
 }

@@ -63,7 +63,7 @@ func unanswered(cmds ...redis.Cmder) error {
 			none = c.Val() == ""
 		}
 		if none && cmd.Err() == nil {
-			return fmt.Errorf("%s: %w", cmd.FullName(), errNoReply)
+			return fmt.Errorf("%s: %w", cmd.FullName(), server.ErrNoReply)
 		}
 	}
 	return nil

@@ -2,7 +2,7 @@ package publisher
 
 import "github.com/onceward/watermill-idempotent/internal/hook"
 
-// Hooks are told what happens, for metrics and alerts. Every field may be nil.
+// Hooks receive what happens, for metrics and alerts. Every field may be nil.
 // They are called from the goroutines that publish, several at once, and must not
 // block. A panic is logged and otherwise ignored. Keys don't belong into metric labels.
 type Hooks struct {

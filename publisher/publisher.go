@@ -57,6 +57,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 // [ErrOutcomeUnknown] and [ErrNotSent]. Order holds within a call and between
 // calls one after the other, not between concurrent ones.
 //
+// The commands carry the values of the messages' context, of the first one's where calls
+// share a transaction, for hooks of the client that trace; but not its deadline.
+//
 // The receipt goes onto the context of the message, so one message must not be
 // published by two goroutines at once; publish copies.
 func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {

@@ -23,7 +23,6 @@ var (
 	errContended    = errors.New("others kept changing the topic's layout record")
 	errSlotMoves    = errors.New("the topic's slot is on its way to another node of the cluster, and the topic can't be set up before it is there")
 	errNoConnection = errors.New("the client had no free connection")
-	errNoReply      = errors.New("the client returned neither a reply nor an error")
 
 	// errStale: the stream is not there, or the layout is not the known one. Nothing
 	// was written; set up and send again.
