@@ -30,7 +30,7 @@ var notNow = []string{
 	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
 	"ERR max number of clients reached",
 	"no upstream host", "upstream failure", // Envoy
-	"ERR no server connection avaliable", "ERR server connection close", // predixy
+	"ERR no server connection avaliable", "ERR server connection close", //nolint:misspell // predixy spells it so
 	"ERR Connection refused", "ERR Connection reset by peer", // twemproxy
 	"ERR handle request, slot is not ready, may be offline", "ERR handle response, backend conn reset", // Codis
 }
@@ -197,8 +197,11 @@ func TestRealServerSaysNotNow(t *testing.T) {
 						t.Fatal(err)
 					}
 					wantVerdict(t, receiptsOf(t, append(payments(0, 0), msg))[0], publisher.Added)
-					for len(retried) > 0 {
-						<-retried
+					for range len(retried) {
+						select {
+						case <-retried:
+						default:
+						}
 					}
 				}
 				wantEntries(t, client, topic, 2)
