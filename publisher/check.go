@@ -45,7 +45,8 @@ type TopicReport struct {
 	// Memory estimates the bytes that remembering takes when the window is full, in
 	// mode Latch for the wanted number of entries.
 	Memory int64
-	// Missing names the commands that the user has no right to.
+	// Missing names what the user has no right to: commands, such as "XGROUP CREATE", and
+	// patterns of keys, such as "~orders".
 	Missing []string
 }
 
@@ -80,12 +81,19 @@ func (r Report) Lasts(perSecond float64) time.Duration {
 
 // Check looks at server and topics before there is traffic. The error says why it
 // could not look, or that a publish would fail; it is joined from all topics, and
-// the report is as complete as it could be.
+// the report is as complete as it could be. It ends when ctx does, whether or not the
+// client heeds contexts, if that is a *redis.Client or *redis.ClusterClient: it asks over
+// connections of its own.
 func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error) {
 	e := p.engine
 	if p.closed.Load() {
 		return Report{}, ErrClosed
 	}
+	client, done := server.Bounded(e.client)
+	defer done()
+	e = newEngine(e.cfg, e.logger)
+	e.client = client
+	defer e.stop()
 	r := Report{MaxmemoryPolicy: "unknown", Persistence: "unknown", Connections: flights*len(topics) + 1}
 	var faults []error
 	for _, name := range topics {
@@ -103,6 +111,9 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 			r.Server = info.String()
 		}
 	}
+	if looks := ofOneInstance(e.cfg.ProducerID); looks != "" {
+		r.warn("The ProducerID %q %s: %v. Name the service instead.", e.cfg.ProducerID, looks, errOfOneInstance)
+	}
 	key := "idempotent"
 	if len(topics) > 0 {
 		key = topics[0]
@@ -110,7 +121,7 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 	if err := e.checkServer(ctx, key, &r); err != nil {
 		faults = append(faults, err)
 	}
-	if size := poolSize(e.client); size > 0 && size < r.Connections {
+	if size := poolSize(e.cfg.Client); size > 0 && size < r.Connections {
 		r.warn("The client's pool has %d connections; %d topics need up to %d.", size, len(topics), r.Connections)
 	}
 	return r, errors.Join(faults...)
@@ -133,25 +144,33 @@ func poolSize(client redis.UniversalClient) int {
 func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info, error) {
 	tr := TopicReport{Topic: t.name}
 	info, err := server.Probe(ctx, t.engine.client, slot.LayoutKey(t.name))
-	if err != nil {
+	mode := t.engine.cfg.Mode // as far as it is known to a user who may not even ask the server what it can do
+	switch {
+	case err == nil:
+		tr.Layout = t.wanted(info)
+		mode = tr.Layout.Mode
+	case !server.IsRefusedByACL(err):
 		return tr, info, err
 	}
-	tr.Layout = t.wanted(info)
-	var asked bool
-	if tr.Missing, asked, err = t.missingRights(ctx, tr.Layout.Mode); err != nil {
-		return tr, info, err
+	missing, asked, askErr := t.missingRights(ctx, mode)
+	if tr.Missing = missing; askErr != nil {
+		return tr, info, askErr
+	}
+	if len(tr.Missing) > 0 {
+		if err == nil {
+			err = t.usable(tr.Layout, info)
+		}
+		return tr, info, errors.Join(t.lacks(tr.Missing), err)
+	}
+	if err != nil {
+		return tr, info, t.explain(err)
 	}
 	if !asked {
 		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", t.name)
 	}
-	if len(tr.Missing) > 0 {
-		err := fmt.Errorf("the user may not run %s on it or its side keys (%s): grant it with ACL SETUSER",
-			strings.Join(tr.Missing, ", "), sideKeys(t.name))
-		return tr, info, errors.Join(final(err), t.usable(tr.Layout, info))
-	}
 	record, err := t.engine.client.HGetAll(ctx, slot.LayoutKey(t.name)).Result()
 	if err != nil {
-		return tr, info, err
+		return tr, info, t.explain(err)
 	}
 	layout, err := parseLayout(record)
 	if err != nil {
@@ -166,9 +185,11 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 	}
 	stream, exists, err := server.ReadStreamInfo(ctx, t.engine.client, t.name)
 	if err != nil {
-		return tr, info, err
+		return tr, info, t.explain(err)
 	}
-	tr.Exists = exists
+	if tr.Exists = exists; exists {
+		t.checkTraps(ctx, stream, tr.Layout, r)
+	}
 	t.checkWindow(&tr, stream, r)
 	if err := t.checkTrimming(ctx, &tr, r); err != nil {
 		return tr, info, err

@@ -17,12 +17,12 @@ import (
 // content the same, and is it perhaps the item's own first try. An original that
 // was added in the same transaction is compared in memory, the others are read
 // back.
-func (t *topic) compare(items []*item, outcomes []outcome, duplicates []int, added map[string]*item) error {
+func (t *topic) compare(ctx context.Context, items []*item, outcomes []outcome, duplicates []int, added map[string]*item) error {
 	var ids []string
 	size := 0
 	pending := duplicates[:0:0]
 	flush := func() error {
-		originals, err := t.originals(ids)
+		originals, err := t.originals(ctx, ids)
 		if err != nil {
 			return fmt.Errorf("read back the originals of duplicates: %w", err)
 		}
@@ -117,8 +117,7 @@ type original struct {
 
 // originals reads entries; those that are gone are not in the map. It does so in a
 // transaction, which goes to the master whatever reads the client sends to replicas.
-func (t *topic) originals(ids []string) (map[string]original, error) {
-	ctx := t.engine.ctx
+func (t *topic) originals(ctx context.Context, ids []string) (map[string]original, error) {
 	cmds := make([]redis.Cmder, 0, len(ids))
 	ranges := make(map[string]rangeCommand, len(ids))
 	for _, id := range ids {

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
@@ -32,6 +35,8 @@ type engine struct {
 
 	away atomic.Bool   // the log knows of an outage
 	gone chan struct{} // closed when Close returns without having waited for all
+
+	giveUp sync.Once // of gone: a Guard may be closed twice
 
 	mu      sync.Mutex
 	closed  bool
@@ -98,6 +103,7 @@ func (e *engine) close() error {
 		close(done)
 	}()
 	defer e.stop()
+	defer e.lastWords()
 	select {
 	case <-done:
 		return nil
@@ -108,14 +114,46 @@ func (e *engine) close() error {
 	case <-done:
 		return nil
 	case <-time.After(closeGrace):
-		close(e.gone)
+		e.giveUp.Do(func() { close(e.gone) })
 		return errors.New("publisher closed while commands were waiting for a reply that does not come; does the client have a read time-out?")
+	}
+}
+
+func (e *engine) lastWords() {
+	e.mu.Lock()
+	topics := slices.Collect(maps.Values(e.topics))
+	e.mu.Unlock()
+	for _, t := range topics {
+		t.lastWord()
+	}
+}
+
+// refused is the outcome of messages that are not sent: none of them is tried.
+func (e *engine) refused(topic string, msgs []*message.Message, begun time.Time, err error) []Receipt {
+	receipts := make([]Receipt, len(msgs))
+	for i, msg := range msgs {
+		receipts[i] = Receipt{Topic: topic, Err: err}
+		if msg != nil {
+			receipts[i].MessageUUID = msg.UUID
+		}
+	}
+	e.concluded(receipts, begun)
+	return receipts
+}
+
+// concluded completes and tells the outcomes of messages that were not sent.
+func (e *engine) concluded(receipts []Receipt, begun time.Time) {
+	for i := range receipts {
+		receipts[i].Duration = time.Since(begun)
+		e.onPublish(receipts[i])
 	}
 }
 
 // call is one Publish or Send. Its items go out in order. mu guards what the
 // waiting caller and the flight that sends the items both look at.
 type call struct {
+	begun time.Time
+	ctx   context.Context //nolint:containedctx // the caller's: a flight takes the values, see batchContext
 	items []item
 	one   [1]item // room for the items of most calls
 
@@ -128,7 +166,7 @@ type call struct {
 }
 
 func newCall(n int) *call {
-	c := &call{left: n, finished: make(chan struct{})}
+	c := &call{begun: time.Now(), left: n, finished: make(chan struct{})}
 	if n == 1 {
 		c.items = c.one[:]
 	} else {
@@ -158,6 +196,7 @@ func (c *call) hasAdded(entryID string) bool {
 // deliver hands the items to the topic, waits for them, or for ctx, and returns
 // one receipt an item.
 func (e *engine) deliver(ctx context.Context, t *topic, c *call) []Receipt {
+	c.ctx = ctx
 	for i := range c.items {
 		c.items[i].call = c
 	}
@@ -196,6 +235,7 @@ func (c *call) leave(e *engine, cause error) []Receipt {
 			// Only a copy: the item is still the flight's.
 			receipts[i] = it.receipt
 			describe(&receipts[i], it)
+			receipts[i].Duration = time.Since(c.begun)
 			receipts[i].Err = fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause)
 			continue
 		default:
@@ -236,6 +276,7 @@ func (c *call) finish(e *engine, it *item, set func(*Receipt)) {
 			close(c.finished)
 		}
 	}()
+	it.receipt.Duration = time.Since(c.begun)
 	set(&it.receipt)
 	if c.added != nil && it.receipt.Verdict == Added {
 		c.added[it.receipt.EntryID] = struct{}{}

@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -15,8 +16,9 @@ var (
 	// ErrNoKey: the message has no key (the same value as eventkey.ErrNoKey).
 	// Give it one; another try does not help.
 	ErrNoKey = eventkey.ErrNoKey
-	// ErrClosed: the publisher was closed before the message was sent.
-	ErrClosed = errors.New("publisher is closed")
+	// ErrClosed: the publisher was closed before the message was sent. Watermill's Router
+	// closes every publisher that it is given: give it [Publisher.Shared] handles.
+	ErrClosed = errors.New("publisher is closed (a Watermill Router closes every publisher that it is given; give it Publisher.Shared())")
 	// ErrNotSent: the message is not in the stream by this call. Publish it again.
 	ErrNotSent = errors.New("message was not sent")
 	// ErrOutcomeUnknown: the message was sent, and nobody can say yet whether it
@@ -39,6 +41,9 @@ var (
 	ErrModeUnsupported = errors.New("mode can't be used with this server and user")
 	// ErrLayout: the topic's layout record can't be obeyed by this publisher.
 	ErrLayout = errors.New("layout of the topic can't be used")
+	// ErrWrongType: the topic, or its layout record, is a key of another type. Nothing
+	// was sent; an operator must find out whose it is.
+	ErrWrongType = errors.New("topic is a key of another type than a stream")
 	// ErrProducers: a topic has seen more than 64 producer IDs from this
 	// publisher, each of which costs the server memory and time.
 	ErrProducers = errors.New("too many producer IDs on one topic")
@@ -177,12 +182,15 @@ func classify(err error) server.Class {
 	switch {
 	case isAny(err, errStale, errContended, errSlotMoves):
 		return server.Refused
-	case IsPermanent(err), isAny(err, ErrModeUnsupported, ErrLayout, ErrClosed, ErrProducers, ErrLatchUnconfirmed, ErrUnguarded):
+	case IsPermanent(err), isAny(err, ErrModeUnsupported, ErrLayout, ErrWrongType, ErrClosed, ErrProducers, ErrLatchUnconfirmed, ErrUnguarded):
 		return server.Final
 	}
 	var marked finalError
 	if errors.As(err, &marked) {
 		return server.Final
+	}
+	if isAny(err, context.DeadlineExceeded, context.Canceled) {
+		return server.Refused // while it waited for a connection: go-redis ends commands by time-outs of the network
 	}
 	return server.Classify(err)
 }

@@ -15,22 +15,21 @@ import (
 
 // exec sends items in one transaction and finds out what became of each. On an
 // error the outcomes may be incomplete.
-func (t *topic) exec(st *state, items []*item) ([]outcome, error) {
+func (t *topic) exec(ctx context.Context, st *state, items []*item) ([]outcome, error) {
 	if err := st.layout.check(); err != nil {
 		return nil, err // whoever made it: under no layout would retries be recognised
 	}
 	if st.layout.Mode == Latch {
-		return t.execLatch(st, items)
+		return t.execLatch(ctx, st, items)
 	}
-	return t.execIDMP(st, items)
+	return t.execIDMP(ctx, st, items)
 }
 
 // transact sends cmds as MULTI … EXEC to the master of the topic. The first command
 // must be a server.Command, so that go-redis sends the whole only once. confirmed is
 // the word of WAIT, where replicas are asked for. The error is that of the first
 // command that has one; redis.Nil is none.
-func (t *topic) transact(cmds []redis.Cmder) (confirmed, err error) {
-	ctx := t.engine.ctx
+func (t *topic) transact(ctx context.Context, cmds []redis.Cmder) (confirmed, err error) {
 	if t.engine.cfg.MinReplicas > 0 {
 		return t.transactAndWait(ctx, cmds)
 	}
@@ -64,7 +63,7 @@ func unanswered(cmds ...redis.Cmder) error {
 			none = c.Val() == ""
 		}
 		if none && cmd.Err() == nil {
-			return fmt.Errorf("%s: %w", cmd.FullName(), errNoReply)
+			return fmt.Errorf("%s: %w", cmd.FullName(), server.ErrNoReply)
 		}
 	}
 	return nil
@@ -181,7 +180,7 @@ func (s *state) added(it *item, o *outcome) {
 // conclude completes the outcomes that the replies of a transaction gave: items
 // without a reply, the originals of duplicates, and the word of WAIT. err is that
 // of the transaction.
-func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, confirmed, err error) ([]outcome, error) {
+func (t *topic) conclude(ctx context.Context, items []*item, outcomes []outcome, duplicates []int, confirmed, err error) ([]outcome, error) {
 	markLost(items, outcomes, err)
 	if len(duplicates) > 0 {
 		added := make(map[string]*item)
@@ -190,7 +189,7 @@ func (t *topic) conclude(items []*item, outcomes []outcome, duplicates []int, co
 				added[o.entryID] = items[i]
 			}
 		}
-		if readErr := t.compare(items, outcomes, duplicates, added); readErr != nil {
+		if readErr := t.compare(ctx, items, outcomes, duplicates, added); readErr != nil {
 			return outcomes, readErr
 		}
 	}

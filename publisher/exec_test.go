@@ -19,7 +19,7 @@ func TestLayoutOfNobodyIsRefused(t *testing.T) {
 	for _, l := range []Layout{{}, {Mode: Auto, Shards: 1}, {Mode: IDMP}, {Mode: Latch}, {Mode: IDMPAuto, Shards: -1}, {Mode: 9, Shards: 1}} {
 		e := newEngine(Config{Client: client, ProducerID: "p"}, nil)
 		topic := newTopic(e, "orders")
-		if _, err := topic.exec(&state{layout: l}, []*item{{shardID: "p", uuid: "u"}}); !errors.Is(err, ErrLayout) {
+		if _, err := topic.exec(t.Context(), &state{layout: l}, []*item{{shardID: "p", uuid: "u"}}); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v: sent, with %v", l, err)
 		}
 		if _, err := topic.settled(&state{layout: l}); !errors.Is(err, ErrLayout) {

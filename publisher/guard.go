@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -40,6 +41,7 @@ func NewGuard(config Config, logger watermill.LoggerAdapter) (*Guard, error) {
 	}
 	e := newEngine(cfg, logger)
 	e.keepSent = true
+	e.warnOfProducerID()
 	return &Guard{engine: e}, nil
 }
 
@@ -67,6 +69,7 @@ func (g *Guard) Close() error { return g.engine.close() }
 // ticket is a message on its way from the decorator to the client.
 type ticket struct {
 	topic   string
+	begun   time.Time
 	item    *item
 	ctx     context.Context //nolint:containedctx // the caller's, to be unwrapped from its own Value
 	receipt *Receipt        // nil until the client has seen the ticket
@@ -84,14 +87,18 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	if len(msgs) == 0 {
 		return nil
 	}
+	begun := time.Now()
 	if err := checkTopic(topic); err != nil {
-		return err
+		receipts := p.guard.engine.refused(topic, msgs, begun, err)
+		keep(msgs, receipts)
+		return &PublishError{Topic: topic, Receipts: receipts}
 	}
 	t := p.guard.engine.topic(topic)
 	ctx, stop := joinContexts(msgs)
 	defer stop()
 	all, receipts := t.encodeAll(ctx, msgs)
 	if receipts != nil {
+		p.guard.engine.concluded(receipts, begun)
 		all.settle(receipts, false)
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
@@ -100,7 +107,7 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	copies := make([]*message.Message, len(all.items))
 	for i := range all.items {
 		sent := all.items[i].sent
-		tickets[i] = &ticket{topic: topic, item: &all.items[i], ctx: msgs[i].Context()}
+		tickets[i] = &ticket{topic: topic, begun: begun, item: &all.items[i], ctx: msgs[i].Context()}
 		copies[i] = message.NewMessage(sent.UUID, sent.Payload)
 		copies[i].Metadata = maps.Clone(sent.Metadata)
 		copies[i].SetContext(tickets[i].context())
@@ -136,6 +143,7 @@ func (p *guardPublisher) settle(topic string, tickets []*ticket, err error) ([]R
 		} else {
 			receipts[i] = k.item.receipt
 			receipts[i].Err = notSent(unseen)
+			p.guard.engine.concluded(receipts[i:i+1], k.begun)
 		}
 		failed = failed || receipts[i].Err != nil
 	}
@@ -180,7 +188,7 @@ func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, er
 	}
 	defer g.engine.end()
 	c := newCall(1)
-	c.items[0] = *it
+	c.begun, c.items[0] = k.begun, *it
 	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), c)[0]
 	k.receipt = &receipt
 	return receipt.EntryID, receipt.Err

@@ -2,12 +2,14 @@ package publisher
 
 import "github.com/onceward/watermill-idempotent/internal/hook"
 
-// Hooks are told what happens, for metrics and alerts. Every field may be nil.
+// Hooks receive what happens, for metrics and alerts. Every field may be nil.
 // They are called from the goroutines that publish, several at once, and must not
 // block. A panic is logged and otherwise ignored. Keys don't belong into metric labels.
 type Hooks struct {
-	// OnPublish gets the receipt of every message that was sent, also of one whose
-	// caller has stopped waiting.
+	// OnPublish gets the outcome of every message, once: also of one that was refused
+	// before it was sent (no key, too large, closed). That of a message whose caller has
+	// stopped waiting while it was sent comes when it is known, and may be another one than
+	// the caller was told.
 	OnPublish func(Receipt)
 	// OnChildDiffers gets a message whose key was derived from the handled one's
 	// (a child key), and whose content differs from the original's: a handler that
@@ -52,8 +54,9 @@ type WindowEvent struct {
 	Kind  WindowEventKind
 	// Wanted is what Config asks for, Effective what the server does.
 	Wanted, Effective Window
-	// Evicted is, for WindowOverflow, how many ids are known to have been forgotten
-	// too early since this publisher looks.
+	// Evicted is, for WindowOverflow, about how many ids were forgotten too early since
+	// the last such event of the topic, as far as this publisher knows. The first one comes
+	// at once, the others a minute apart, and one for the rest when it is closed.
 	Evicted int64
 }
 

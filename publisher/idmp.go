@@ -19,8 +19,7 @@ import (
 // XCFGSET with the values in force does nothing. It is there for a stream that
 // somebody, a consumer group for example, has made anew since the set-up, with the
 // server's default window: the ids of this transaction must not fall under that.
-func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
-	ctx := t.engine.ctx
+func (t *topic) execIDMP(ctx context.Context, st *state, items []*item) ([]outcome, error) {
 	baseline := t.baseline(ctx, items)
 	cmds := make([]redis.Cmder, 0, len(items)+2)
 	cmds = append(cmds, baseline)
@@ -48,7 +47,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		cmds = append(cmds, &adds[i])
 	}
 	asked := time.Now()
-	confirmed, err := t.transact(cmds)
+	confirmed, err := t.transact(ctx, cmds)
 	info, baseErr := baseline.Info()
 	if baseErr != nil {
 		for i := range adds {
@@ -61,7 +60,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		}
 		if server.IsRefusedByACL(baseErr) && baseline.Name() == "eval" {
 			t.noEval.Store(true) // XINFO does as well
-			return t.execIDMP(st, items)
+			return t.execIDMP(ctx, st, items)
 		}
 		if err == nil {
 			err = baseErr // an error reply inside the transaction, or one that can't be read
@@ -81,7 +80,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		add, o := &adds[i], &outcomes[i]
 		if addErr := add.Err(); addErr != nil {
 			if classify(addErr) == server.Final {
-				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", t.olderServer(st, addErr))}
+				*o = outcome{known: true, err: fmt.Errorf("XADD: %w", t.explain(t.olderServer(st, addErr)))}
 			}
 			continue
 		}
@@ -102,7 +101,7 @@ func (t *topic) execIDMP(st *state, items []*item) ([]outcome, error) {
 		duplicates = append(duplicates, i)
 	}
 	t.saw(last)
-	return t.conclude(items, outcomes, duplicates, confirmed, err)
+	return t.conclude(ctx, items, outcomes, duplicates, confirmed, err)
 }
 
 // olderServer explains the words of a server that does not know XCFGSET, and takes

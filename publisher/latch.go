@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,15 +26,14 @@ var latchSHA = func() string {
 
 // execLatch runs the script once an item, in one transaction: its keys are in one
 // slot, so that a slot on the move refuses or redirects all of it, and order holds.
-func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
-	ctx := t.engine.ctx
+func (t *topic) execLatch(ctx context.Context, st *state, items []*item) ([]outcome, error) {
 	cmds := make([]redis.Cmder, len(items))
 	replies := make([]server.Command, len(items))
 	for i, it := range items {
 		replies[i] = t.latchCommand(ctx, st, it, i == 0)
 		cmds[i] = replies[i]
 	}
-	confirmed, err := t.transact(cmds)
+	confirmed, err := t.transact(ctx, cmds)
 	if err != nil && !slices.ContainsFunc(replies, func(r server.Command) bool { return r.Err() == nil }) {
 		markLost(items, nil, err)
 		return nil, t.scriptError(err)
@@ -47,7 +45,7 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 		o := &outcomes[i]
 		if replyErr := reply.Err(); replyErr != nil {
 			if classify(replyErr) == server.Final {
-				*o = outcome{known: true, err: t.scriptError(replyErr)}
+				*o = outcome{known: true, err: t.explain(t.scriptError(replyErr))}
 			}
 			continue
 		}
@@ -64,7 +62,7 @@ func (t *topic) execLatch(st *state, items []*item) ([]outcome, error) {
 			duplicates = append(duplicates, i)
 		}
 	}
-	return t.conclude(items, outcomes, duplicates, confirmed, err)
+	return t.conclude(ctx, items, outcomes, duplicates, confirmed, err)
 }
 
 // readLatch reads the script's reply. readBack tells that the original must be
@@ -134,9 +132,6 @@ func latchPrint(it *item) []byte {
 	}
 	return print
 }
-
-// sideKeys is the pattern of what stands beside a stream.
-func sideKeys(topic string) string { return strings.TrimSuffix(slot.LayoutKey(topic), "layout") + "*" }
 
 // scriptError explains a server that does not run scripts.
 func (t *topic) scriptError(err error) error {

@@ -139,7 +139,7 @@ func effectiveWindow(l Layout, duration, maxSize int64, wanted Window) Window {
 }
 
 // tellLayout reports a layout that differs from the configured one, once. The caller
-// holds t.setup.mu.
+// has t.setup.busy.
 func (t *topic) tellLayout(have Layout) {
 	wanted := t.wanted(server.Info{IDMP: have.Mode != Latch})
 	if have.Mode == wanted.Mode && have.Shards == wanted.Shards || have == t.setup.toldLayout {
@@ -154,7 +154,7 @@ func (t *topic) tellLayout(have Layout) {
 }
 
 // tellWindow reports the effective window once, and when it has changed. The caller
-// holds t.setup.mu.
+// has t.setup.busy.
 func (t *topic) tellWindow(st *state) {
 	if t.setup.told == st.window {
 		return

@@ -28,7 +28,10 @@ const (
 type overflow struct {
 	mu      sync.Mutex
 	samples []sample // oldest first, at least Duration/overflowSamples apart
-	told    time.Time
+
+	forgotten  int64 // how many ids the server had forgotten when we last looked
+	unreported int64 // how many of those too early, since the last report
+	reported   time.Time
 }
 
 type sample struct {
@@ -45,7 +48,7 @@ func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info
 		if asked.Before(o.samples[n-1].answered) {
 			return 0 // overtaken by the reply of a later batch
 		}
-		o.samples = nil // the stream was made anew, or its map cleared
+		o.samples, o.forgotten = nil, 0 // the stream was made anew, or its map cleared
 	}
 	if n := len(o.samples); n == 0 || asked.Sub(o.samples[n-1].asked) >= window/overflowSamples {
 		o.samples = append(o.samples, sample{asked, answered, info.IIDsAdded})
@@ -65,15 +68,37 @@ func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info
 	return info.IIDsAdded - info.IIDsTracked - mayHaveExpired
 }
 
-// tell limits the reports.
-func (o *overflow) tell(now time.Time) bool {
+// report counts what was forgotten since the last look, of which evicted is at most how many
+// too early. It returns how many that are since the last report, 0 when it is not time for
+// another one.
+func (o *overflow) report(now time.Time, evicted int64, info server.StreamInfo) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.told.IsZero() && now.Sub(o.told) < overflowPause {
-		return false
+	forgotten := info.IIDsAdded - info.IIDsTracked
+	if evicted > 0 {
+		o.unreported += max(0, min(evicted, forgotten-o.forgotten))
 	}
-	o.told = now
-	return true
+	o.forgotten = max(o.forgotten, forgotten)
+	if !o.reported.IsZero() && now.Sub(o.reported) < overflowPause {
+		return 0
+	}
+	return o.take(now)
+}
+
+// take returns what is to be reported. The caller holds o.mu.
+func (o *overflow) take(now time.Time) int64 {
+	n := o.unreported
+	if o.unreported = 0; n > 0 {
+		o.reported = now
+	}
+	return n
+}
+
+// rest is what has not been reported yet.
+func (o *overflow) rest() int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.take(time.Now())
 }
 
 // observe looks at the stream's counters as they were before a batch that was sent at
@@ -87,11 +112,25 @@ func (t *topic) observe(st *state, info server.StreamInfo, asked time.Time) {
 	}
 	now := time.Now()
 	evicted := t.overflow.evicted(asked, now, st.window.Duration, info)
-	if evicted <= 0 || !t.overflow.tell(now) {
+	t.tellOverflow(st.window, t.overflow.report(now, evicted, info))
+}
+
+// tellOverflow reports ids that were forgotten too early, if there are any.
+func (t *topic) tellOverflow(effective Window, evicted int64) {
+	if evicted == 0 {
 		return
 	}
-	t.engine.logger.Error("Keys were forgotten before the window's duration had passed", errWindowTooSmall, watermill.LogFields{
-		"topic": t.name, "window": st.window.Duration.String(), "window_entries": st.window.Entries, "evicted": evicted,
+	t.engine.logger.Error("Keys were forgotten before the window's duration had passed; publishing them again adds them again", errWindowTooSmall, watermill.LogFields{
+		"topic": t.name, "window": effective.Duration.String(), "window_entries": effective.Entries, "evicted": evicted,
 	})
-	t.engine.onWindow(WindowEvent{Topic: t.name, Kind: WindowOverflow, Wanted: t.cfg.Window, Effective: st.window, Evicted: evicted})
+	t.engine.onWindow(WindowEvent{Topic: t.name, Kind: WindowOverflow, Wanted: t.cfg.Window, Effective: effective, Evicted: evicted})
+}
+
+// lastWord reports what the pause between two reports has held back.
+func (t *topic) lastWord() {
+	var effective Window
+	if st := t.setup.known(); st != nil {
+		effective = st.window
+	}
+	t.tellOverflow(effective, t.overflow.rest())
 }

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -40,7 +41,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Publisher{engine: newEngine(cfg, logger)}, nil
+	p := &Publisher{engine: newEngine(cfg, logger)}
+	p.engine.warnOfProducerID()
+	return p, nil
 }
 
 // Publish publishes messages to a topic, the stream of that name, in order. It
@@ -53,6 +56,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 // call ends early when the context of one of the messages does; see
 // [ErrOutcomeUnknown] and [ErrNotSent]. Order holds within a call and between
 // calls one after the other, not between concurrent ones.
+//
+// The commands carry the values of the messages' context, of the first one's where calls
+// share a transaction, for hooks of the client that trace; but not its deadline.
 //
 // The receipt goes onto the context of the message, so one message must not be
 // published by two goroutines at once; publish copies.
@@ -90,18 +96,13 @@ func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Mess
 	if len(msgs) == 0 {
 		return []Receipt{}, nil
 	}
+	begun := time.Now()
 	err := checkTopic(topic)
 	if err == nil && (p.closed.Load() || !p.engine.begin()) {
 		err = ErrClosed
 	}
 	if err != nil {
-		receipts := make([]Receipt, len(msgs))
-		for i, msg := range msgs {
-			receipts[i] = Receipt{Topic: topic, Err: err}
-			if msg != nil {
-				receipts[i].MessageUUID = msg.UUID
-			}
-		}
+		receipts := p.engine.refused(topic, msgs, begun, err)
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
 	defer p.engine.end()
@@ -110,6 +111,8 @@ func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Mess
 	tried := receipts == nil
 	if tried {
 		receipts = p.engine.deliver(ctx, t, c)
+	} else {
+		p.engine.concluded(receipts, begun)
 	}
 	c.settle(receipts, tried)
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {
@@ -126,8 +129,8 @@ func (p *Publisher) Shared() *Publisher {
 }
 
 // Close refuses further messages with [ErrClosed] and waits for those that are
-// being sent, at most for RetryFor and the client's own time-outs. It does not
-// close the client.
+// being sent: at most for RetryFor, after which it gives up on what is to be sent again,
+// and five seconds for replies. It does not close the client.
 func (p *Publisher) Close() error {
 	if p.closed.Swap(true) || p.shared {
 		return nil

@@ -50,6 +50,7 @@ type flight struct{ since time.Time }
 
 func newTopic(e *engine, name string) *topic {
 	t := &topic{engine: e, name: name, key: name, producers: make(map[string]struct{})}
+	t.setup.busy = make(chan struct{}, 1)
 	t.cfg, t.maxlen = e.cfg.forTopic(name)
 	return t
 }

@@ -61,6 +61,8 @@ type Receipt struct {
 	Resent bool
 	// Attempts counts how often this call sent the message.
 	Attempts int
+	// Duration is how long it took from the call to this outcome.
+	Duration time.Duration
 	// Err is nil when the event has been added once, by this call or an earlier one.
 	Err error
 }

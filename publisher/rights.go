@@ -2,46 +2,58 @@ package publisher
 
 import (
 	"context"
+	"fmt"
+	"strings"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
-// missingRights names the commands that publishing uses and the user may not run.
+// missingRights names the commands and keys that publishing uses and the user may not.
 func (t *topic) missingRights(ctx context.Context, mode Mode) (missing []string, asked bool, err error) {
-	harmless := [][]any{{"exec"}, {"watch", slot.LayoutKey(t.name), t.name}, {"unwatch"}}
-	return server.MissingRights(ctx, t.engine.client, t.name, harmless, t.usedCommands(mode))
+	return server.MissingRights(ctx, t.engine.client, t.name, t.usedRights(mode))
 }
 
-// usedCommands are those that publishing in a mode uses, each with the keys that it
-// is used with.
-func (t *topic) usedCommands(mode Mode) [][]any {
-	layoutKey := slot.LayoutKey(t.name)
-	commands := [][]any{
-		{"xinfo", "stream", t.name},
-		{"xgroup", "create", t.name, "g", "$", "mkstream"},
-		{"xgroup", "destroy", t.name, "g"},
-		{"xrange", t.name, "-", "+"},
-		{"hgetall", layoutKey},
-		{"hset", layoutKey, "f", "v"},
-		{"hincrby", layoutKey, "f", 1},
-		{"xadd", t.name, "nomkstream", "*", "f", "v"},
-	}
+// usedRights are those that publishing in a mode uses; in mode Auto those that every mode
+// does.
+func (t *topic) usedRights(mode Mode) []server.Right {
+	layoutKey, sideKeys := slot.LayoutKey(t.name), sideKeys(t.name)
+	rights := server.Uses(t.name, t.name, "multi", "exec", "watch", "unwatch",
+		"xinfo stream", "xgroup create", "xgroup destroy", "xrange", "xadd")
+	rights = append(rights, server.Uses(layoutKey, sideKeys, "watch", "hgetall", "hset", "hincrby", "xadd")...)
 	if t.engine.cfg.MinReplicas > 0 {
-		commands = append(commands, []any{"wait", 0, 1})
+		rights = append(rights, server.Uses("", "", "wait")...)
 	}
-	if mode != Latch {
-		return append(commands, []any{"xcfgset", t.name, "idmp-duration", 1})
+	switch mode {
+	case Auto:
+		return rights
+	case Latch:
+		latch := slot.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
+		rights = append(rights, server.Uses(t.name, t.name, "eval", "evalsha", "exists", "xlen", "xdel")...)
+		rights = append(rights, server.Uses(layoutKey, sideKeys, "hmget")...)
+		return append(rights, server.Uses(latch, sideKeys, "get", "set")...)
+	default:
+		return append(rights, server.Uses(t.name, t.name, "xcfgset")...)
 	}
-	latch := slot.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
-	return append(commands, [][]any{
-		{"eval", "return 1", 3, t.name, latch, layoutKey},
-		{"evalsha", latchSHA, 3, t.name, latch, layoutKey},
-		{"hmget", layoutKey, "f"},
-		{"exists", t.name},
-		{"xlen", t.name},
-		{"get", latch},
-		{"set", latch, "v"},
-		{"xdel", t.name, "0-1"},
-	}...)
+}
+
+// sideKeys is the pattern of what stands beside a stream.
+func sideKeys(topic string) string { return strings.TrimSuffix(slot.LayoutKey(topic), "layout") + "*" }
+
+// lacks says which rights are missing.
+func (t *topic) lacks(missing []string) error {
+	return final(fmt.Errorf("the user lacks %s for the stream and its side keys (%s): grant it with ACL SETUSER",
+		strings.Join(missing, ", "), sideKeys(t.name)))
+}
+
+// explain says what an operator must mend, where the server's reply needs it. Which command
+// it has refused the server says itself.
+func (t *topic) explain(err error) error {
+	switch {
+	case isWrongType(err):
+		return fmt.Errorf("%w: %q, or its layout record %q: %w", ErrWrongType, t.name, slot.LayoutKey(t.name), err)
+	case !server.IsRefusedByACL(err):
+		return err
+	}
+	return fmt.Errorf("the user needs rights to the keys ~%s and ~%s, and to the commands that Publisher.Check lists: %w", t.name, sideKeys(t.name), err)
 }

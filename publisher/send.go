@@ -1,6 +1,8 @@
 package publisher
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -20,7 +22,7 @@ var (
 	errAddedLate    = errors.New("the window has passed between the first try and the one that added it: it may be in the stream twice")
 	errContended    = errors.New("others kept changing the topic's layout record")
 	errSlotMoves    = errors.New("the topic's slot is on its way to another node of the cluster, and the topic can't be set up before it is there")
-	errNoReply      = errors.New("the client returned neither a reply nor an error")
+	errNoConnection = errors.New("the client had no free connection")
 
 	// errStale: the stream is not there, or the layout is not the known one. Nothing
 	// was written; set up and send again.
@@ -37,11 +39,14 @@ const outageAfter = 100 * time.Millisecond
 func (t *topic) sendParts(parts []part) {
 	e := t.engine
 	deadline := time.Now().Add(e.cfg.RetryFor)
+	ctx, cancel := e.batchContext(parts[0].call, deadline)
+	defer cancel()
 	pause := &backoff.ExponentialBackOff{
 		InitialInterval: 2 * time.Millisecond, RandomizationFactor: 0.5, Multiplier: 2, MaxInterval: 250 * time.Millisecond,
 	}
 	pause.Reset()
 	stale, failures := false, 0
+	var reason error      // the last one that says more than that time was up
 	var failing time.Time // since when
 	groups := [][]part{parts}
 	for attempt := 1; len(groups) > 0; attempt++ {
@@ -51,14 +56,20 @@ func (t *topic) sendParts(parts []part) {
 			continue
 		}
 		asked := time.Since(e.start)
-		err := t.try(group)
+		err := t.try(ctx, group)
 		if err == nil {
 			t.worked.Store(int64(time.Since(e.start)))
 			e.sending()
 			stale, failures = false, 0
 			continue
 		}
+		if isAny(err, context.DeadlineExceeded, context.Canceled) {
+			err = cmp.Or(reason, fmt.Errorf("%w: %w", errNoConnection, err))
+		}
 		isFinal := classify(err) == server.Final
+		if !isFinal {
+			reason = err
+		}
 		if isFinal && len(group) == 1 {
 			t.fail(group, err)
 			continue
@@ -99,12 +110,25 @@ func (t *topic) sendParts(parts []part) {
 	}
 }
 
+// batchContext is that of a batch's commands: with the values of the call's context, of the
+// first one's where several share the batch, for hooks of the client that trace. It ends
+// at the deadline, which bounds how long a try waits for a connection, and when Close
+// gives up; but not with the caller's, since others' messages may be in the batch.
+func (e *engine) batchContext(c *call, deadline time.Time) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(c.ctx), deadline)
+	stop := context.AfterFunc(e.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
 // try sends what is open in the parts, once, and finishes the items whose outcome
 // is known. A nil error means that none is open any more.
-func (t *topic) try(parts []part) error {
-	st, err := t.ready()
+func (t *topic) try(ctx context.Context, parts []part) error {
+	st, err := t.ready(ctx)
 	if err != nil {
-		return err
+		return t.explain(err)
 	}
 	size := 0
 	for _, p := range parts {
@@ -119,7 +143,7 @@ func (t *topic) try(parts []part) error {
 	if len(items) == 0 {
 		return nil
 	}
-	outcomes, err := t.exec(st, items)
+	outcomes, err := t.exec(ctx, st, items)
 	for i, p := range parts {
 		end := min(from[i+1], len(outcomes))
 		t.finishKnown(p.call, items[from[i]:max(end, from[i])], outcomes[min(from[i], end):end])
@@ -127,7 +151,7 @@ func (t *topic) try(parts []part) error {
 	if errors.Is(err, errStale) || server.MayBeAnother(err) {
 		t.setup.forget(st)
 	}
-	return err
+	return t.explain(err)
 }
 
 // finishKnown finishes the items whose outcome is known.
@@ -252,7 +276,7 @@ func (e *engine) sleep(d time.Duration) bool {
 // trying tells the log, once, that an outage has begun.
 func (e *engine) trying(topic string, err error) {
 	if !e.away.Swap(true) {
-		e.logger.Error("The server is out of reach or refuses: publishing is tried on", err, watermill.LogFields{"topic": topic, "retry_for": e.cfg.RetryFor})
+		e.logger.Error("Redis is unavailable or refuses commands; publishing is tried again until RetryFor", err, watermill.LogFields{"topic": topic, "retry_for": e.cfg.RetryFor.String()})
 	}
 }
 

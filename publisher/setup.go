@@ -19,7 +19,9 @@ import (
 type setupState struct {
 	mu      sync.Mutex
 	current *state
-	// What hooks and log were last told of.
+
+	busy chan struct{} // has the flight that sets up
+	// What hooks and log were last told of; of the flight that sets up.
 	told       Window
 	toldLayout Layout
 }
@@ -33,18 +35,35 @@ func (s *setupState) forget(st *state) {
 	}
 }
 
+// known is the state that was set up, nil if there is none.
+func (s *setupState) known() *state {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
 // ready sets the topic up if it is not. One flight does it, the others wait.
-func (t *topic) ready() (*state, error) {
+func (t *topic) ready(ctx context.Context) (*state, error) {
+	if st := t.setup.known(); st != nil {
+		return st, nil
+	}
+	select {
+	case t.setup.busy <- struct{}{}:
+		defer func() { <-t.setup.busy }()
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the set-up of topic %q: %w", t.name, ctx.Err())
+	}
+	if st := t.setup.known(); st != nil {
+		return st, nil
+	}
+	st, err := t.setUp(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("set up topic %q: %w", t.name, err)
+	}
 	t.setup.mu.Lock()
 	defer t.setup.mu.Unlock()
-	if t.setup.current == nil {
-		st, err := t.setUp(t.engine.ctx)
-		if err != nil {
-			return nil, fmt.Errorf("set up topic %q: %w", t.name, err)
-		}
-		t.setup.current = st
-	}
-	return t.setup.current, nil
+	t.setup.current = st
+	return st, nil
 }
 
 // watchStream is how many times the set-up insists on an untouched stream. After

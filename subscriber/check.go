@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -44,14 +43,19 @@ type TopicReport struct {
 	TrimmedUnread int64
 	// DeadLetters is the length of the dead-letter stream.
 	DeadLetters int64
-	// Missing names the commands that the user has no right to.
+	// Missing names what the user has no right to: commands, such as "XGROUP CREATE", and
+	// patterns of keys, such as "~orders".
 	Missing []string
 }
 
 // Check looks at server and topics before there is traffic. The error says why it could
 // not look, or that a subscription would not work; it is joined from all topics, and the
-// report is as complete as it could be.
+// report is as complete as it could be. It ends when ctx does, whether or not the client heeds
+// contexts, if that is a *redis.Client or *redis.ClusterClient: it asks over connections of
+// its own.
 func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error) {
+	client, done := server.Bounded(s.cfg.Client)
+	defer done()
 	r := Report{Connections: len(topics) + 4}
 	var faults []error
 	for _, name := range topics {
@@ -60,8 +64,9 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 			continue
 		}
 		sub := newSubscription(s, name)
+		sub.client = client
 		if r.Server == "" {
-			if info, err := server.InfoSection(ctx, s.cfg.Client, name, "server"); err == nil {
+			if info, err := server.InfoSection(ctx, client, name, "server"); err == nil {
 				r.Server = serverName(info)
 			}
 		}
@@ -100,12 +105,16 @@ func serverName(info map[string]string) string {
 
 func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error) {
 	tr := TopicReport{Topic: s.topic, Lag: -1}
+	var asked bool
 	var err error
-	if tr.Missing, err = s.missingRights(ctx); err != nil {
+	if tr.Missing, asked, err = s.missingRights(ctx); err != nil {
 		return tr, err
 	}
+	if !asked {
+		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", s.topic)
+	}
 	if len(tr.Missing) > 0 {
-		return tr, fmt.Errorf("the user may not run %s on it or on %s: grant it with ACL SETUSER",
+		return tr, fmt.Errorf("the user lacks %s for it and its dead letters (%s): grant it with ACL SETUSER",
 			strings.Join(tr.Missing, ", "), slot.DeadLetter(s.topic))
 	}
 	if _, tr.Exists, err = s.lookAtStream(ctx); err != nil {
@@ -174,40 +183,20 @@ func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
 	return nil
 }
 
-// missingRights names the commands that reading uses and the user may not run. A
-// client of a kind that can't be asked has none.
-func (s *subscription) missingRights(ctx context.Context) ([]string, error) {
-	t, g, dead := s.topic, s.cfg.Group, slot.DeadLetter(s.topic)
-	commands := [][]any{
-		{"xinfo", "stream", t},
-		{"xrange", t, "-", "+"},
-	}
+// missingRights names the commands and keys that reading uses and the user may not.
+func (s *subscription) missingRights(ctx context.Context) (missing []string, asked bool, err error) {
+	dead := slot.DeadLetter(s.topic)
+	rights := server.Uses(s.topic, s.topic, "xinfo stream", "xrange")
 	if s.cfg.FanOut {
-		commands = append(commands, []any{"xread", "count", 1, "streams", t, "0"})
+		rights = append(rights, server.Uses(s.topic, s.topic, "xread")...)
 	} else {
-		commands = append(commands, [][]any{
-			{"xgroup", "create", t, g, "$", "mkstream"},
-			{"xgroup", "delconsumer", t, g, "c"},
-			{"xinfo", "groups", t},
-			{"xinfo", "consumers", t, g},
-			{"xreadgroup", "group", g, "c", "count", 1, "streams", t, ">"},
-			{"xpending", t, g},
-			{"xclaim", t, g, "c", 0, "0-1", "justid"},
-			{"xack", t, g, "0-1"},
-			{"xadd", dead, "nomkstream", "*", "f", "v"},
-			{"xlen", dead},
-			{"xrevrange", dead, "+", "-", "count", 1},
-			{"time"},
-			{"eval", "return 1", 2, t, dead},
-			{"evalsha", "0", 2, t, dead},
-		}...)
+		rights = append(rights, server.Uses(s.topic, s.topic, "xgroup create", "xgroup delconsumer", "xinfo groups", "xinfo consumers",
+			"xreadgroup", "xpending", "xclaim", "xack", "time")...)
+		rights = append(rights, server.Uses(dead, dead, "xadd", "xlen", "xrevrange")...)
+		rights = append(rights, server.Uses(s.topic, s.topic, "eval", "evalsha")...)
 		if s.cfg.DeleteOnAck {
-			commands = append(commands, []any{"xackdel", t, g, "acked", "ids", 1, "0-1"})
+			rights = append(rights, server.Uses(s.topic, s.topic, "xackdel")...)
 		}
 	}
-	missing, _, err := server.MissingRights(ctx, s.client, s.topic, nil, commands)
-	if slices.Equal(missing, []string{"MULTI"}) {
-		return nil, err // which is only for asking: it can't be said what else is missing
-	}
-	return missing, err
+	return server.MissingRights(ctx, s.client, s.topic, rights)
 }

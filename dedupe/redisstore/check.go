@@ -3,7 +3,6 @@ package redisstore
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
@@ -11,28 +10,29 @@ import (
 )
 
 // Check asks the server, of a cluster one of its masters, whether it can keep records,
-// and writes nothing. Call it when the process starts: a user who may claim but not
+// and writes nothing. It ends when ctx does, whether or not the client heeds contexts: it
+// asks over connections of its own. Call it when the process starts: a user who may claim but not
 // commit makes every handler run for nothing.
 //
-// The error says that the server is out of reach, or names the commands that the user
-// may not run, and matches dedupe.ErrRefused then. The warnings are about what makes
+// The error says that the server is out of reach, or names the commands and keys that the
+// user may not use, and matches dedupe.ErrRefused then. The warnings are about what makes
 // records go before their retention is over, and about what could not be asked.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	key := string(s.names) + "check"
-	missing, asked, err := server.MissingRights(ctx, s.cfg.Client, key, nil, [][]any{
-		{"set", key, "", "nx", "get", "px", 1}, {"get", key}, {"pttl", key}, {"pexpire", key, 1}, {"del", key}, {"time"},
-		{"evalsha", strings.Repeat("0", 40), 1, key}, {"eval", "return 1", 1, key},
-	})
+	client, done := server.Bounded(s.cfg.Client)
+	defer done()
+	missing, asked, err := server.MissingRights(ctx, client, key, server.Uses(key, string(s.names)+"*",
+		"set", "get", "pttl", "pexpire", "del", "time", "evalsha", "eval"))
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("redisstore: check: %w", err)
-	case !asked || slices.Contains(missing, "MULTI"):
-		warnings = append(warnings, "The user's rights were not checked: that needs a *redis.Client or *redis.ClusterClient, and a user who may run MULTI.")
+	case !asked:
+		warnings = append(warnings, "The user's rights were not checked, which needs a *redis.Client or *redis.ClusterClient.")
 	case len(missing) > 0:
-		err = fmt.Errorf("redisstore: check: %w: the user may not run %s on %s*: %s",
+		err = fmt.Errorf("redisstore: check: %w: the user lacks %s for %s*: %s",
 			dedupe.ErrRefused, strings.Join(missing, ", "), s.names, s.grant())
 	}
-	memory, infoErr := server.InfoSection(ctx, s.cfg.Client, key, "memory")
+	memory, infoErr := server.InfoSection(ctx, client, key, "memory")
 	switch policy := memory["maxmemory_policy"]; {
 	case infoErr != nil || policy == "":
 		warnings = append(warnings, "The server's maxmemory-policy is unknown: "+server.WhyNoInfo(infoErr)+".")

@@ -6,11 +6,16 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 
 	"github.com/redis/go-redis/v9"
 )
+
+// ErrNoReply: a client returned neither a reply nor an error, as a hook can make it. Whether
+// the server ran the command is not known.
+var ErrNoReply = errors.New("the client returned neither a reply nor an error")
 
 // Command is a command that go-redis sends once. Its own retry hides a lost
 // reply: the caller could not tell "new" from "added by the first try". One such

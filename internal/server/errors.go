@@ -27,10 +27,10 @@ const (
 var refusals = []string{
 	"LOADING", "READONLY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "NOSCRIPT", "MOVED ", "ASK ",
 	"NOREPLICAS", "MISCONF", "OOM ", "BUSY ", "max number of clients",
-	// Of proxies that have no server to send it to: Envoy, predixy (which spells it so),
-	// twemproxy (by the text of the system's error), Codis.
+	// Of proxies that have no server to send it to: Envoy, predixy (no server, or no
+	// connection to it), twemproxy (by the text of the system's error), Codis.
 	"no upstream host",
-	"no server avaliable", "no server connection avaliable",
+	"no server ",
 	"Connection refused", "Host is down", "No route to host",
 	"handle request, slot is not ready",
 }

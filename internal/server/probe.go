@@ -44,7 +44,7 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	var info Info
 	switch {
 	case err == nil && probe.Val() == nil:
-		return Info{}, errors.New("ask the server what it can do: the client returned neither a reply nor an error")
+		return Info{}, fmt.Errorf("ask the server what it can do: %w", ErrNoReply)
 	case err == nil, errors.Is(err, redis.Nil), redis.HasErrorPrefix(err, "WRONGTYPE"):
 		info.IDMP = true
 	case IsUnknownSyntax(err):

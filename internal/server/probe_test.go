@@ -82,7 +82,15 @@ func TestVersionThatIsNotTold(t *testing.T) {
 			t.Errorf("%+v, %v; want %v", info, err, reason)
 		}
 	}
-	if info, err := Probe(t.Context(), fakeServer(func(redis.Cmder) error { return nil }).client(t), "k"); err == nil {
-		t.Errorf("without a reply: %+v", info)
+	if info, err := Probe(t.Context(), fakeServer(func(redis.Cmder) error { return nil }).client(t), "k"); !errors.Is(err, ErrNoReply) {
+		t.Errorf("without a reply: %+v, %v", info, err)
+	}
+}
+
+// A script that no reply tells of has not returned nothing.
+func TestScriptWithoutAReply(t *testing.T) {
+	client := fakeServer(func(redis.Cmder) error { return nil }).client(t)
+	if reply, err := NewScript("return 1").Run(t.Context(), client, []string{"k"}); !errors.Is(err, ErrNoReply) {
+		t.Errorf("%v, %v", reply, err)
 	}
 }

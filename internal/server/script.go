@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -37,6 +38,9 @@ func (s *Script) send(ctx context.Context, client redis.UniversalClient, verb, t
 	cmd := NewCommand(ctx, 3, append(words, args...)...)
 	if err := Process(ctx, client, cmd); err != nil {
 		return nil, err
+	}
+	if cmd.Val() == nil { // a script's own nil is redis.Nil
+		return nil, fmt.Errorf("script: %w", ErrNoReply)
 	}
 	return cmd.Result()
 }

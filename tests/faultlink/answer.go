@@ -70,10 +70,10 @@ func (c *conn) answerInstead(cmd Command, raw []byte, tx *transaction) (instead 
 	if a == nil {
 		a = c.link.answers(cmd, tx.open)
 	}
-	switch {
-	case cmd.Name == "EXEC", cmd.Name == "DISCARD":
+	switch cmd.Name {
+	case "EXEC", "DISCARD":
 		tx.answer = nil
-	case cmd.Name == "MULTI":
+	case "MULTI":
 		tx.answer = a
 	}
 	switch {

@@ -135,7 +135,7 @@ func TestNewTopicWhileItsSlotIsHalfMoved(t *testing.T) {
 			cluster := testserver.StartCluster(t, c.kind)
 			topic := testserver.Topic(t)
 			m := beginMove(t, cluster, topic)
-			impatient := newPublisher(t, m.client, mode(c.mode), producerOfMessage, func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+			impatient := newPublisher(t, m.client, mode(c.mode), producerOfMessage, func(c *publisher.Config) { c.RetryFor = time.Second })
 			err := impatient.Publish(topic, billed(payments(0, 5))...)
 			if !errors.Is(err, publisher.ErrNotSent) || publisher.IsPermanent(err) || !strings.Contains(err.Error(), "slot") {
 				t.Errorf("while the slot is half moved: %v", err)

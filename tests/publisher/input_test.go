@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
@@ -105,9 +106,9 @@ func TestEndedContext(t *testing.T) {
 // A payload of 16 MiB passes; what is stored is what was sent.
 func TestLargePayload(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		t.Parallel()
-		client, topic := s.Client(), testserver.Topic(t)
-		p := newPublisher(t, client, mode(m))
+		// 15 MB take a busy machine longer than the usual time-outs.
+		client, topic := s.Client(func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute }), testserver.Topic(t)
+		p := newPublisher(t, client, mode(m), retryFor(5*time.Minute))
 		body := fmt.Sprintf(`{"order_id":"1","payment_id":"p","x":%q}`, strings.Repeat("x", 15<<20))
 		mustPublish(t, p, topic, with(1, "%s", body))
 		msgs := []*message.Message{payment(2), with(1, "%s", body), payment(3), with(1, "%s", body)}

@@ -46,7 +46,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	outages := func() (begun, over int) {
 		for _, line := range logger.lines.All() {
 			switch line {
-			case "The server is out of reach or refuses: publishing is tried on":
+			case "Redis is unavailable or refuses commands; publishing is tried again until RetryFor":
 				begun++
 			case "Publishing works again":
 				over++
