@@ -16,8 +16,18 @@ import (
 //
 // The error says that the server is out of reach, or names the commands that the user
 // may not run, and matches dedupe.ErrRefused then. The warnings are about what makes
-// records go before their retention is over, and about what could not be asked.
+// records go before their retention is over, and about what could not be asked. It ends
+// with ctx, also where the client does not look at contexts.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
+	r, pending := s.once(ctx, func(ctx context.Context) (any, error) { return s.check(ctx) })
+	if pending != nil {
+		return nil, fmt.Errorf("redisstore: check: the server has not answered: %w", r.err)
+	}
+	warnings, _ = r.value.([]string)
+	return warnings, r.err
+}
+
+func (s *Store) check(ctx context.Context) (warnings []string, err error) {
 	key := string(s.names) + "check"
 	missing, asked, err := server.MissingRights(ctx, s.cfg.Client, key, nil, [][]any{
 		{"set", key, "", "nx", "get", "px", 1}, {"get", key}, {"pttl", key}, {"pexpire", key, 1}, {"del", key}, {"time"},
