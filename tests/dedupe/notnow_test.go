@@ -178,6 +178,9 @@ func TestNotNowOnEveryStep(t *testing.T) {
 			o.Lease = 3 * time.Second
 			var c dedupe.Claim
 			step("claim", func() (err error) { c, err = s.Claim(ctx, k, o); return err })
+			if c == nil {
+				t.FailNow()
+			}
 			step("renewal", func() error {
 				<-time.After(2 * o.Lease)
 				return context.Cause(c.Context())
