@@ -73,7 +73,7 @@ func TestRecordThatTakesLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	link := faultlink.New(t, testserver.Shared(t, testserver.Redis70).Addr())
 	client, k, o := link.Client(), newKey(t), options()
-	o.Lease = 3 * time.Second
+	o.Lease = 8 * time.Second
 	var renewals, records atomic.Int64
 	client.AddHook(scriptHook(func(cmd redis.Cmder, send func() error) error {
 		switch {
@@ -94,7 +94,7 @@ func TestRecordThatTakesLongerThanTheLease(t *testing.T) {
 func TestRenewalBehindTheCommit(t *testing.T) {
 	t.Parallel()
 	client, k, o := testserver.Shared(t, testserver.Redis86).Client(), newKey(t), options()
-	o.Lease = 3 * time.Second
+	o.Lease = 8 * time.Second
 	var delayed atomic.Int64
 	client.AddHook(scriptHook(func(cmd redis.Cmder, send func() error) error {
 		err := send()
@@ -175,7 +175,7 @@ func TestNotNowOnEveryStep(t *testing.T) {
 				}
 			}
 			k, o := newKey(t), options()
-			o.Lease = 3 * time.Second
+			o.Lease = 8 * time.Second
 			var c dedupe.Claim
 			step("claim", func() (err error) { c, err = s.Claim(ctx, k, o); return err })
 			if c == nil {
@@ -307,7 +307,7 @@ func TestFullServerTakesRecords(t *testing.T) {
 			server := testserver.Start(t, kind)
 			client := server.Client()
 			s, o := newRedis(t, client), options()
-			o.Lease = 3 * time.Second
+			o.Lease = 8 * time.Second
 			recorded, k := mustClaim(t, s, newKey(t), o), newKey(t)
 			rolledBack := mustClaim(t, s, k, options())
 			if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
