@@ -21,8 +21,8 @@ var (
 	// checked at the end, or for a failed statement whose error the handler swallowed.
 	// The run counts as failed. A session that was lost is no such fault.
 	ErrAborted = errors.New("transaction was aborted")
-	// ErrRefused: the store does not let this user record anything: a right is missing.
-	// Nothing was recorded. Another try does not help before an operator has.
+	// ErrRefused: an operator must mend the store first: a right is missing, or the table.
+	// The error says what to do. Nothing was recorded, and another try does not help before.
 	ErrRefused = errors.New("store refuses the record")
 	// ErrTooLarge: the record, with its outputs, is larger than the store takes.
 	// Nothing was recorded, and another try does not help.

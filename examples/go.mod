@@ -7,8 +7,8 @@ require (
 	github.com/ThreeDotsLabs/watermill-redisstream v1.4.5
 	github.com/alicebob/miniredis/v2 v2.40.0
 	github.com/jackc/pgx/v5 v5.8.0
-	github.com/onceward/watermill-idempotent v0.0.0
-	github.com/onceward/watermill-idempotent/dedupe/pgxstore v0.0.0
+	github.com/onceward/watermill-idempotent v0.1.0
+	github.com/onceward/watermill-idempotent/dedupe/pgxstore v0.1.0
 	github.com/redis/go-redis/v9 v9.22.0
 	modernc.org/sqlite v1.46.1
 )

@@ -257,13 +257,15 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 // checkServer looks at what endangers the whole server's memory of keys. The error is
 // that too few replicas are connected.
 func (e *engine) checkServer(ctx context.Context, key string, r *Report) error {
-	if memory, err := server.InfoSection(ctx, e.client, key, "memory"); memory["maxmemory_policy"] != "" {
-		if r.MaxmemoryPolicy = memory["maxmemory_policy"]; r.MaxmemoryPolicy != "noeviction" {
-			r.warn("The server's maxmemory-policy is %s: it may evict streams, layouts and latches, and with them what keeps "+
-				"events from being added twice. Set noeviction.", r.MaxmemoryPolicy)
-		}
-	} else {
-		r.warn("The server's maxmemory-policy is unknown: %s.", server.WhyNoInfo(err))
+	switch policy, unknown := server.EvictionPolicy(ctx, e.client, key); {
+	case policy == "":
+		r.warn("The server's maxmemory-policy is unknown: %s.", unknown)
+	case policy != "noeviction":
+		r.warn("The server's maxmemory-policy is %s: it may evict streams, layouts and latches, and with them what keeps "+
+			"events from being added twice. Set noeviction.", policy)
+		fallthrough
+	default:
+		r.MaxmemoryPolicy = policy
 	}
 	e.checkPersistence(ctx, key, r)
 	if e.cfg.MinReplicas == 0 {

@@ -79,6 +79,14 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 	if size := poolSize(s.cfg.Client); size > 0 && size < r.Connections {
 		r.warn("The client's pool has %d connections; subscriptions to %d topics need %d.", size, len(topics), r.Connections)
 	}
+	if len(topics) > 0 {
+		switch policy, unknown := server.EvictionPolicy(ctx, client, topics[0]); {
+		case policy == "":
+			r.warn("The server's maxmemory-policy is unknown: %s.", unknown)
+		case policy != "noeviction":
+			r.warn("The server's maxmemory-policy is %s: it may evict streams that are not read yet. Set noeviction.", policy)
+		}
+	}
 	for _, w := range s.cfg.warnings() {
 		r.warn("%v.", w)
 	}

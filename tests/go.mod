@@ -8,8 +8,8 @@ require (
 	github.com/anishathalye/porcupine v1.3.1
 	github.com/go-sql-driver/mysql v1.9.3
 	github.com/jackc/pgx/v5 v5.8.0
-	github.com/onceward/watermill-idempotent v0.0.0
-	github.com/onceward/watermill-idempotent/dedupe/pgxstore v0.0.0
+	github.com/onceward/watermill-idempotent v0.1.0
+	github.com/onceward/watermill-idempotent/dedupe/pgxstore v0.1.0
 	github.com/redis/go-redis/v9 v9.23.0
 	go.uber.org/goleak v1.3.0
 	golang.org/x/sys v0.48.0

@@ -120,15 +120,10 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 		return fmt.Errorf("pgxstore: commit: %w: it was rolled back", dedupe.ErrLeaseLost)
 	}
 	defer c.end(ctx, nil)
-	record := c.text.Commit(c.options.Retention, c.options.Fingerprint, outputs)
+	record := c.text.Commit(c.options, outputs)
 	tag, err := c.tx.Exec(ctx, record.Text, record.Args...)
 	if err != nil || tag.RowsAffected() != 1 {
-		// Nothing can have been committed. On a session that stands it is the fault of
-		// the handler, which may also have left its rows open.
-		if err == nil || sqlstore.IsFault(err) || ctx.Err() == nil && !c.tx.Conn().IsClosed() {
-			err = errors.Join(dedupe.ErrAborted, err)
-		}
-		return fmt.Errorf("pgxstore: commit %s: %w", c.key, err)
+		return fmt.Errorf("pgxstore: commit %s: %w", c.key, c.notRecorded(ctx, err))
 	}
 	if err := c.tx.Commit(ctx); err != nil {
 		if err = c.notCommitted(ctx, err); err != nil {
@@ -137,6 +132,25 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	}
 	c.committed = true
 	return nil
+}
+
+// notRecorded says whose fault it is that the record's own statement has failed, or has
+// found no row. Nothing can have been committed.
+func (c *claim) notRecorded(ctx context.Context, err error) error {
+	var answer *pgconn.PgError
+	switch refused := c.store.sql.Explain(err); {
+	case errors.Is(refused, dedupe.ErrRefused):
+		return refused
+	case errors.As(err, &answer):
+		if !sqlstore.IsFault(err) || givenUp(err) { // the server can't now, or others were in the way
+			return err
+		}
+	case err != nil && (ctx.Err() != nil || c.tx.Conn().IsClosed()):
+		return err
+	}
+	// On a session that stands it is the fault of the handler, which may also have left its
+	// rows open.
+	return errors.Join(dedupe.ErrAborted, err)
 }
 
 // notCommitted looks what became of a COMMIT that failed: its answer may have been lost
@@ -149,7 +163,7 @@ func (c *claim) notCommitted(ctx context.Context, err error) error {
 		return nil
 	case !errors.Is(look, pgx.ErrNoRows):
 		return errors.Join(err, look)
-	case sqlstore.IsFault(err):
+	case sqlstore.IsFault(err) && !givenUp(err):
 		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
 	}
 	return err
@@ -182,6 +196,7 @@ func (c *claim) end(ctx context.Context, cause error) {
 	c.tx = nil
 	c.cancel(cause)
 	c.store.leave(c.key)
+	<-c.store.room
 }
 
 // Settle implements dedupe.Claim.

@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.1
 	github.com/jackc/pgx/v5 v5.8.0
-	github.com/onceward/watermill-idempotent v0.0.0
+	github.com/onceward/watermill-idempotent v0.1.0
 )
 
 require (
@@ -19,5 +19,3 @@ require (
 	golang.org/x/sync v0.17.0 // indirect
 	golang.org/x/text v0.29.0 // indirect
 )
-
-replace github.com/onceward/watermill-idempotent => ../../

@@ -34,12 +34,16 @@ import (
 // Config configures a [Store]. Pool is required.
 type Config struct {
 	// Pool is the one of the database that the handlers write to. It stays the
-	// caller's: Close does not close it.
+	// caller's: Close does not close it. A running handler holds one of its connections;
+	// one is never used for a claim, so that handlers that ask for another don't wait for
+	// each other.
 	Pool *pgxpool.Pool
 	// Table is as in sqlstore.Config; default: idempotent_done.
 	Table string
 	// Isolation is that of the handlers' transactions; default: the database's.
 	Isolation pgx.TxIsoLevel
+	// MaxInFlight is as in sqlstore.Config.
+	MaxInFlight int
 }
 
 // Store implements dedupe.Store and dedupe.Admin.
@@ -47,6 +51,8 @@ type Store struct {
 	cfg Config
 	db  *sql.DB         // over the same pool
 	sql *sqlstore.Store // reads and keeps the records
+	// room has a place for each connection that claims may hold.
+	room chan struct{}
 
 	mu      sync.Mutex
 	closed  bool
@@ -70,11 +76,21 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pgxstore: %w", errors.Join(err, db.Close()))
 	}
-	return &Store{cfg: cfg, db: db, sql: s, running: make(map[dedupe.Key]*claim), changed: make(chan struct{})}, nil
+	room := make(chan struct{}, max(cfg.Pool.Config().MaxConns-1, 1))
+	return &Store{cfg: cfg, db: db, sql: s, room: room, running: make(map[dedupe.Key]*claim), changed: make(chan struct{})}, nil
 }
 
 // Migrate makes the table where it is missing, as sqlstore does.
 func (s *Store) Migrate(ctx context.Context) error { return s.sql.Migrate(ctx) }
+
+// Check asks the database whether it can keep records, as sqlstore does.
+func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
+	warnings, err = s.sql.Check(ctx)
+	if w := sqlstore.PoolWarning(int(s.cfg.Pool.Config().MaxConns), s.cfg.MaxInFlight); w != "" {
+		warnings = append(warnings, w)
+	}
+	return warnings, err
+}
 
 // Lookup implements dedupe.Admin.
 func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error) {
@@ -129,7 +145,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 	for {
 		c, changed, err := s.look(ctx, k, o)
 		if err != nil {
-			return nil, fmt.Errorf("pgxstore: claim %s: %w", k, err)
+			return nil, fmt.Errorf("pgxstore: claim %s: %w", k, s.sql.Explain(err))
 		}
 		left := time.Until(until)
 		if c.State() != dedupe.InProgress || left <= 0 {
@@ -212,6 +228,17 @@ func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*cl
 	if err != nil {
 		return nil, err
 	}
+	select {
+	case s.room <- struct{}{}:
+	case <-ctx.Done():
+		return nil, errors.Join(context.Cause(ctx), sqlstore.PoolTaken(int(s.cfg.Pool.Config().MaxConns)))
+	}
+	claimed := false
+	defer func() {
+		if !claimed {
+			<-s.room
+		}
+	}()
 	for range tries {
 		var tx pgx.Tx
 		if tx, err = s.cfg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.cfg.Isolation}); err != nil {
@@ -221,6 +248,7 @@ func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*cl
 		tag, err = tx.Exec(ctx, text.Insert.Text, text.Insert.Args...)
 		if err == nil && tag.RowsAffected() == 1 {
 			c := &claim{store: s, key: k, text: text, options: o, tx: tx}
+			claimed = true // its end gives the place back
 			c.ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, txKey{}, tx))
 			s.mu.Lock()
 			closed := s.closed

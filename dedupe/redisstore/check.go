@@ -11,8 +11,8 @@ import (
 
 // Check asks the server, of a cluster one of its masters, whether it can keep records,
 // and writes nothing. It ends when ctx does, whether or not the client heeds contexts: it
-// asks over connections of its own. Call it when the process starts: a user who may claim but not
-// commit makes every handler run for nothing.
+// asks over connections of its own. Call it when the process starts: a user who may claim
+// but not commit makes every handler run for nothing.
 //
 // The error says that the server is out of reach, or names the commands and keys that the
 // user may not use, and matches dedupe.ErrRefused then. The warnings are about what makes
@@ -32,10 +32,9 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 		err = fmt.Errorf("redisstore: check: %w: the user lacks %s for %s*: %s",
 			dedupe.ErrRefused, strings.Join(missing, ", "), s.names, s.grant())
 	}
-	memory, infoErr := server.InfoSection(ctx, client, key, "memory")
-	switch policy := memory["maxmemory_policy"]; {
-	case infoErr != nil || policy == "":
-		warnings = append(warnings, "The server's maxmemory-policy is unknown: "+server.WhyNoInfo(infoErr)+".")
+	switch policy, unknown := server.EvictionPolicy(ctx, client, key); {
+	case policy == "":
+		warnings = append(warnings, "The server's maxmemory-policy is unknown: "+unknown+".")
 	case policy != "noeviction":
 		warnings = append(warnings, fmt.Sprintf("The server's maxmemory-policy is %s: it may evict records before their retention is over, "+
 			"and their handlers run again when the events come again. Set noeviction.", policy))

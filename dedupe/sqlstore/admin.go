@@ -11,59 +11,8 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
-// Migrate makes the table and its index where they are missing. Instances may call it
-// all at once.
-func (s *Store) Migrate(ctx context.Context) error {
-	conn, err := s.cfg.DB.Conn(ctx)
-	if err != nil {
-		return fmt.Errorf("sqlstore: migrate: %w", err)
-	}
-	defer conn.Close()
-	if s.cfg.Dialect == MySQL {
-		var autocommit bool
-		if err := conn.QueryRowContext(ctx, "SELECT @@autocommit").Scan(&autocommit); err != nil {
-			return fmt.Errorf("sqlstore: migrate: %w", err)
-		}
-		if !autocommit {
-			return fmt.Errorf("sqlstore: migrate: %w", errNoAutocommit)
-		}
-	}
-	if err := repeat(ctx, func() error { return s.migrate(ctx, conn) }); err != nil {
-		return fmt.Errorf("sqlstore: migrate: %w", err)
-	}
-	return nil
-}
-
-// migrate runs under a lock where IF NOT EXISTS alone lets two instances collide.
-func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
-	tx, err := conn.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = tx.Rollback() }() // nothing after a commit
-	if s.cfg.Dialect == Postgres {
-		number, _ := lockOf(idOf(dedupe.Key{Namespace: "migrate"})) // of all tables: one may have two names
-		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", number); err != nil {
-			return err
-		}
-		// Making an index waits for all transactions on the table, those of running
-		// handlers, also where it is there already; and everybody waits behind it.
-		// Both are made in one transaction, so that the table tells.
-		var there bool
-		if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", s.cfg.Table).Scan(&there); err != nil || there {
-			return err
-		}
-	}
-	for _, text := range s.cfg.migration() {
-		if _, err := tx.ExecContext(ctx, text); err != nil {
-			return err
-		}
-	}
-	return tx.Commit()
-}
-
 func (r row) public() dedupe.Record {
-	out := dedupe.Record{Key: r.key, State: dedupe.Done, CommittedAt: r.at, ExpiresAt: r.ends, Fingerprint: r.digest}
+	out := dedupe.Record{Key: r.key, State: dedupe.Done, CommittedAt: r.at, ExpiresAt: r.ends, Fingerprint: r.digest, Group: r.group}
 	if outputs, err := dedupe.SplitOutputs(r.outputs); err == nil {
 		out.Outputs = len(outputs)
 		for _, o := range outputs {
@@ -81,7 +30,7 @@ func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error)
 	case errors.Is(err, sql.ErrNoRows) || err == nil && r.expired:
 		return dedupe.Record{}, fmt.Errorf("sqlstore: %w of %s", dedupe.ErrNotFound, k)
 	case err != nil:
-		return dedupe.Record{}, fmt.Errorf("sqlstore: lookup %s: %w", k, err)
+		return dedupe.Record{}, fmt.Errorf("sqlstore: lookup %s: %w", k, s.Explain(err))
 	}
 	return r.public(), nil
 }
@@ -97,7 +46,7 @@ func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
 		})
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("sqlstore: forget %s: %w", k, err)
+		return fmt.Errorf("sqlstore: forget %s: %w", k, s.Explain(err))
 	}
 	return nil
 }
@@ -110,7 +59,7 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 		for {
 			page, id, err := s.page(ctx, last)
 			if err != nil {
-				yield(dedupe.Record{}, fmt.Errorf("sqlstore: list: %w", err))
+				yield(dedupe.Record{}, fmt.Errorf("sqlstore: list: %w", s.Explain(err)))
 				return
 			}
 			for _, r := range page {
@@ -198,7 +147,7 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, 
 		more, err = select1(s.text.older, before.UnixMilli())
 	}
 	if err != nil {
-		err = fmt.Errorf("sqlstore: purge: %w", err)
+		err = fmt.Errorf("sqlstore: purge: %w", s.Explain(err))
 	}
 	return n, err
 }

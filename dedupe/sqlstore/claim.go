@@ -56,8 +56,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	var res sql.Result
 	err := sess.check()
 	if err == nil {
-		res, err = sess.tx.ExecContext(ctx, s.text.commit,
-			c.options.Retention.Milliseconds(), nullable(dedupe.Digest(c.options.Fingerprint)), nullable(recorded), c.id, []byte(c.options.Token))
+		res, err = sess.tx.ExecContext(ctx, s.text.commit, commitArgs(c.key, c.id, c.options, recorded)...)
 	}
 	if err != nil {
 		return fmt.Errorf("sqlstore: commit %s: %w", c.key, c.notRecorded(ctx, recorded, err))
@@ -92,6 +91,10 @@ func (c *claim) notRecorded(ctx context.Context, recorded []byte, err error) err
 		return fmt.Errorf("%w: %d bytes of outputs: %w", dedupe.ErrTooLarge, len(recorded), err)
 	case k == busy: // SQLite: it had to write before the COMMIT, and readers are in the way
 		return err
+	case k == again: // others were in the way, and the run is as good as new
+		return err
+	case k == noTable, k == noColumn, k == noRight:
+		return c.store.Explain(err)
 	// An error without an answer, on a session that stands: the driver could not send
 	// the statement, since the handler has left its rows open.
 	case ended || ctx.Err() == nil && (IsFault(err) || k == unanswered && stood):
@@ -113,7 +116,7 @@ func (s *Store) notCommitted(ctx context.Context, id []byte, token string, err e
 		return nil
 	case !errors.Is(look, sql.ErrNoRows):
 		return errors.Join(err, look)
-	case IsFault(err):
+	case IsFault(err) && kindOf(err) != again:
 		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
 	}
 	return err
@@ -163,6 +166,7 @@ func (c *claim) end(ctx context.Context, cause error) (stood bool) {
 	c.cancel(cause)
 	s := c.store
 	s.running.leave(c.key)
+	s.room.leave()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.live, c)
@@ -201,7 +205,7 @@ func (s *Store) settle(ctx context.Context, k dedupe.Key, token []byte) error {
 		err = s.exec(ctx, s.text.settle, id, token)
 	}
 	if err != nil {
-		return fmt.Errorf("sqlstore: settle %s: %w", k, err)
+		return fmt.Errorf("sqlstore: settle %s: %w", k, s.Explain(err))
 	}
 	return nil
 }

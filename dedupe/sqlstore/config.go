@@ -13,7 +13,9 @@ const DefaultTable = "idempotent_done"
 // Config configures a [Store]. DB and Dialect are required.
 type Config struct {
 	// DB is the database that the handlers write to. It stays the caller's: Close does
-	// not close it. Its driver must end a statement when the statement's context ends;
+	// not close it. A running handler holds one of its connections; one of a pool that is
+	// bounded (SetMaxOpenConns) is never used for a claim, so that handlers that ask for
+	// another don't wait for each other. Its driver must end a statement when the statement's context ends;
 	// nothing else bounds it when the server falls silent. MySQL's connections must be
 	// in autocommit mode, as they are unless the DSN says otherwise.
 	DB *sql.DB
@@ -26,6 +28,10 @@ type Config struct {
 	Table string
 	// Isolation is that of the handlers' transactions; default: the database's.
 	Isolation sql.IsolationLevel
+	// MaxInFlight is how many messages are handled at once, over all subscriptions with
+	// this store. [Store.Check] warns about a pool that is not larger, and nothing else
+	// looks at it; 0: it is not known, and Check does not say anything.
+	MaxInFlight int
 }
 
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,40}\.)?[A-Za-z_][A-Za-z0-9_]{0,40}$`)
@@ -38,6 +44,9 @@ func (c Config) resolve() (Config, error) {
 	}
 	if _, ok := dialects[c.Dialect]; !ok {
 		fault("Dialect %q is unknown; there are %q, %q and %q", c.Dialect, Postgres, MySQL, SQLite)
+	}
+	if c.MaxInFlight < 0 {
+		fault("MaxInFlight %d is negative", c.MaxInFlight)
 	}
 	if c.Table == "" {
 		c.Table = DefaultTable

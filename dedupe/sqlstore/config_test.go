@@ -39,11 +39,11 @@ func TestConfig(t *testing.T) {
 
 func TestParametersAreNumbered(t *testing.T) {
 	cfg := Config{Dialect: Postgres, Table: "done"}
-	if text := cfg.statements().commit; strings.Contains(text, "?") || !strings.Contains(text, "$5") {
+	if text := cfg.statements().commit; strings.Contains(text, "?") || !strings.Contains(text, "$6") {
 		t.Error(text)
 	}
 	cfg.Dialect = SQLite
-	if text := cfg.statements().commit; strings.Contains(text, "$") || strings.Count(text, "?") != 5 {
+	if text := cfg.statements().commit; strings.Contains(text, "$") || strings.Count(text, "?") != 6 {
 		t.Error(text)
 	}
 	for kind := range dialects {
@@ -107,7 +107,12 @@ func TestKindsOfErrors(t *testing.T) {
 		stateError("40001"):         again,
 		stateError("40P01"):         again,
 		stateError("55P03"):         busy,
-		stateError("42P01"):         fault,
+		stateError("42P01"):         noTable,
+		stateError("3F000"):         noTable,
+		stateError("42703"):         noColumn,
+		stateError("42501"):         noRight,
+		stateError("28P01"):         noLogin,
+		stateError("42601"):         fault,
 		stateError("25P02"):         fault, // a failed statement was swallowed
 		stateError("23503"):         fault,
 		stateError("P0001"):         fault,
@@ -115,7 +120,18 @@ func TestKindsOfErrors(t *testing.T) {
 		stateError("25P03"):         away,
 		stateError("57014"):         fault, // a statement took too long
 		&mysqlError{1969}:           fault,
-		stateError("53100"):         away,
+		stateError("53100"):         away, // disk full
+		stateError("53300"):         away, // too many connections
+		stateError("57P03"):         away, // starting up
+		stateError("25006"):         away, // read-only
+		&mysqlError{1040}:           away,
+		&mysqlError{1203}:           away,
+		&mysqlError{1290}:           away,
+		&mysqlError{1792}:           away,
+		&mysqlError{1146}:           noTable,
+		&mysqlError{1054}:           noColumn,
+		&mysqlError{1142}:           noRight,
+		&mysqlError{1045}:           noLogin,
 		codeError(5):                busy,
 		codeError(517):              busy, // SQLITE_BUSY_SNAPSHOT
 		codeError(1555):             duplicate,

@@ -35,9 +35,15 @@ type dialect struct {
 	// waiting for another transaction; parameters are lock, then the columns.
 	insert   string
 	numbered bool // $1 instead of ?
+	// groupColumn counts the columns consumer_group of a table; its parameters are the
+	// table's schema, empty for the one in force, and its name. addGroup adds it to a table
+	// of an older version, without waiting long for running handlers, since everybody
+	// else would wait behind it.
+	groupColumn string
+	addGroup    []string
 }
 
-const columns = "id, namespace, topic, handler, event, token, committed_at, expires_at"
+const columns = "id, namespace, topic, handler, event, token, committed_at, expires_at, consumer_group"
 
 var dialects = map[Dialect]dialect{
 	// An insert of a key that another transaction has inserted waits for that one's
@@ -47,9 +53,12 @@ var dialects = map[Dialect]dialect{
 	Postgres: {
 		schema: schemaPostgres,
 		now:    "(extract(epoch FROM clock_timestamp()) * 1000)::bigint",
-		insert: "INSERT INTO {table} (" + columns + ") SELECT ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, 0, 0 " +
+		insert: "INSERT INTO {table} (" + columns + ") SELECT ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, ?::bytea, 0, 0, NULL::bytea " +
 			"WHERE pg_try_advisory_xact_lock(?::bigint # ('{table}'::regclass::oid::bigint << 32)) ON CONFLICT (id) DO NOTHING",
 		numbered: true,
+		groupColumn: "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(CASE WHEN ?::text = '' THEN '' ELSE ?::text || '.' END || ?::text) " +
+			"AND attname = 'consumer_group' AND NOT attisdropped",
+		addGroup: []string{"SET LOCAL lock_timeout = '1s'", "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS consumer_group bytea"},
 	},
 	// The lock is the session's here, and given back after the transaction's end. A
 	// duplicate key is an error that ends the statement only.
@@ -58,14 +67,19 @@ var dialects = map[Dialect]dialect{
 		// UNIX_TIMESTAMP reads its argument in the session's zone, and is an hour off when
 		// clocks are put back.
 		now:    "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000",
-		insert: "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0)",
+		insert: "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0, NULL)",
+		groupColumn: "SELECT count(*) FROM information_schema.columns WHERE table_schema = CASE WHEN ? = '' THEN DATABASE() ELSE ? END " +
+			"AND table_name = ? AND column_name = 'consumer_group'",
+		addGroup: []string{"SET lock_wait_timeout = 1", "ALTER TABLE {table} ADD COLUMN consumer_group VARBINARY(2048)"},
 	},
 	// There is one writer at a time. Being the transaction's first statement, the
 	// insert waits for it (busy_timeout); after a SELECT it would fail at once.
 	SQLite: {
-		schema: schemaSQLite,
-		now:    "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
-		insert: "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0) ON CONFLICT (id) DO NOTHING",
+		schema:      schemaSQLite,
+		now:         "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)",
+		insert:      "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0, NULL) ON CONFLICT (id) DO NOTHING",
+		groupColumn: "SELECT count(*) FROM pragma_table_info(?3, CASE WHEN ?1 = '' THEN 'main' ELSE ?2 END) WHERE name = 'consumer_group'",
+		addGroup:    []string{"ALTER TABLE {table} ADD COLUMN consumer_group BLOB"},
 	},
 }
 
@@ -73,7 +87,13 @@ var dialects = map[Dialect]dialect{
 type statements struct {
 	insert, record, commit, find, settle, drop, list string
 	expired, older                                   string
+	groupColumn                                      string
+	addGroup                                         []string
+	probes                                           []probe
 }
+
+// probe is a statement that does nothing, but for which the user needs a right.
+type probe struct{ right, text string }
 
 func (c Config) statements() statements {
 	d := dialects[c.Dialect]
@@ -94,11 +114,23 @@ func (c Config) statements() statements {
 		}
 		return b.String()
 	}
-	const fields = "namespace, topic, handler, event, token, committed_at, expires_at, fingerprint, outputs, {now}"
+	const fields = "namespace, topic, handler, event, token, committed_at, expires_at, fingerprint, outputs, consumer_group, consumer_group IS NOT NULL, {now}"
+	var addGroup []string
+	for _, text := range d.addGroup {
+		addGroup = append(addGroup, bind(text))
+	}
 	return statements{
+		groupColumn: bind(d.groupColumn),
+		addGroup:    addGroup,
+		probes: []probe{
+			{"INSERT", bind("INSERT INTO {table} (" + columns + ") SELECT " + columns + " FROM {table} WHERE 1 = 0")},
+			{"UPDATE", bind("UPDATE {table} SET expires_at = 0 WHERE 1 = 0")},
+			{"DELETE", bind("DELETE FROM {table} WHERE 1 = 0")},
+		},
+
 		insert:  bind(d.insert),
 		record:  bind("SELECT " + fields + " FROM {table} WHERE id = ?"),
-		commit:  bind("UPDATE {table} SET committed_at = {now}, expires_at = {now} + ?, fingerprint = ?, outputs = ? WHERE id = ? AND token = ?"),
+		commit:  bind("UPDATE {table} SET committed_at = {now}, expires_at = {now} + ?, fingerprint = ?, outputs = ?, consumer_group = ? WHERE id = ? AND token = ?"),
 		find:    bind("SELECT 1 FROM {table} WHERE id = ? AND token = ? AND committed_at > 0"),
 		settle:  bind("UPDATE {table} SET outputs = NULL WHERE id = ? AND token = ? AND outputs IS NOT NULL"),
 		drop:    bind("DELETE FROM {table} WHERE id = ? AND token = ?"),

@@ -15,7 +15,11 @@ const (
 	again                  // the transaction was given up by the server; a new one may succeed
 	away                   // the server can't now: it ends the session, or lacks what it needs
 	tooLarge               // for the server
-	fault                  // any other answer
+	noTable                // what an operator must mend, see Explain
+	noColumn
+	noRight
+	noLogin
+	fault // any other answer
 )
 
 // IsFault tells that the database has answered with this error, and that what it
@@ -65,7 +69,7 @@ func ownKind(err error) kind {
 	from := driverOf(v)
 	isSQLite, isMySQL := strings.Contains(from, "sqlite"), strings.Contains(from, "mysql")
 	if c, ok := err.(interface{ Code() int }); ok && isSQLite {
-		return sqliteKind(c.Code()) // modernc.org/sqlite
+		return sqliteKind(c.Code(), err.Error()) // modernc.org/sqlite
 	}
 	if v.Kind() != reflect.Struct {
 		return unanswered
@@ -77,7 +81,7 @@ func ownKind(err error) kind {
 	}
 	if isSQLite { // mattn/go-sqlite3
 		if c := v.FieldByName("Code"); c.IsValid() && c.CanInt() {
-			return sqliteKind(int(c.Int()))
+			return sqliteKind(int(c.Int()), err.Error())
 		}
 	}
 	return unanswered
@@ -93,8 +97,18 @@ func postgresKind(state string) kind {
 		return again
 	case "25P03", "25P04": // a time-out for the transaction, which ends the session
 		return away
+	case "25006": // read-only: a server that is a replica since a failover
+		return away
 	case "57014": // a statement was cancelled, or took too long; the session goes on
 		return fault
+	case "42P01", "3F000": // no table, no schema
+		return noTable
+	case "42703":
+		return noColumn
+	case "42501":
+		return noRight
+	case "28000", "28P01", "3D000": // user, password, database
+		return noLogin
 	}
 	// Connection; resources; an operator, among them a shutdown; the system.
 	for _, class := range []string{"08", "53", "57", "58"} {
@@ -117,15 +131,32 @@ func mysqlKind(number uint64) kind {
 		return tooLarge
 	case 1053, 1927, 3169, 4031, // shutdown, killed, idle for too long
 		1158, 1159, 1160, 1161, // the network
+		1040, 1203, 1226, // too many connections
 		1021, 1037, 1038, 1041, 1114, 1206, // disk, memory, tables of locks
-		1290, 1836, 1047: // read-only after a failover; a node that has left its cluster
+		1290, 1792, 1836, 1047: // read-only after a failover; a node that has left its cluster
 		return away
+	case 1146:
+		return noTable
+	case 1054:
+		return noColumn
+	case 1142, 1143, 1227:
+		return noRight
+	case 1044, 1045, 1049, 1698: // user, password, database
+		return noLogin
 	}
 	return fault
 }
 
-func sqliteKind(code int) kind {
+// sqliteKind needs the text for what has no code of its own.
+func sqliteKind(code int, text string) kind {
 	switch code & 0xff {
+	case 1:
+		if strings.Contains(text, "no such table") {
+			return noTable
+		}
+		if strings.Contains(text, "no such column") || strings.Contains(text, "has no column named") {
+			return noColumn
+		}
 	case 5, 6: // BUSY, LOCKED
 		return busy
 	case 19: // CONSTRAINT

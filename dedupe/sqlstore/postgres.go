@@ -1,8 +1,6 @@
 package sqlstore
 
 import (
-	"time"
-
 	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
@@ -24,6 +22,7 @@ type PostgresStatements struct {
 
 	text  statements
 	id    []byte
+	key   dedupe.Key
 	token []byte
 }
 
@@ -36,7 +35,7 @@ func PostgresClaim(table string, k dedupe.Key, token string) (PostgresStatements
 	if err := checkTable(cfg.Table); err != nil {
 		return PostgresStatements{}, err
 	}
-	p := PostgresStatements{text: cfg.statements(), id: idOf(k), token: []byte(token)}
+	p := PostgresStatements{text: cfg.statements(), id: idOf(k), key: k, token: []byte(token)}
 	number, _ := lockOf(p.id)
 	p.Insert = Statement{p.text.insert, []any{p.id, []byte(k.Namespace), []byte(k.Topic), []byte(k.Handler), []byte(k.Event), p.token, number}}
 	p.Find = Statement{p.text.find, []any{p.id, p.token}}
@@ -45,8 +44,13 @@ func PostgresClaim(table string, k dedupe.Key, token string) (PostgresStatements
 
 // Commit makes the record of the claim's row, as the last statement before COMMIT. One
 // row affected, or the transaction is not the one that inserted it.
-func (p PostgresStatements) Commit(retention time.Duration, fingerprint []byte, outputs [][]byte) Statement {
-	return Statement{p.text.commit, []any{
-		retention.Milliseconds(), nullable(dedupe.Digest(fingerprint)), nullable(dedupe.JoinOutputs(outputs)), p.id, p.token,
-	}}
+func (p PostgresStatements) Commit(o dedupe.Options, outputs [][]byte) Statement {
+	return Statement{p.text.commit, commitArgs(p.key, p.id, o, dedupe.JoinOutputs(outputs))}
+}
+
+// commitArgs are the parameters of the statement that makes the record.
+func commitArgs(k dedupe.Key, id []byte, o dedupe.Options, outputs []byte) []any {
+	return []any{
+		o.Retention.Milliseconds(), nullable(dedupe.Digest(o.Fingerprint)), nullable(outputs), groupColumn(k.Namespace, o.Group), id, []byte(o.Token),
+	}
 }

@@ -2,6 +2,9 @@ package sqlstore
 
 import (
 	"context"
+	"database/sql"
+	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -53,4 +56,62 @@ func (r *running) leave(k dedupe.Key) {
 	defer r.mu.Unlock()
 	close(r.keys[k])
 	delete(r.keys, k)
+}
+
+// room keeps one connection of a pool that is bounded free of claims. Each running handler
+// holds one, and may ask for another, outside of its transaction: when all are held, all
+// handlers wait for each other, for ever and without a word.
+type room struct {
+	mu     sync.Mutex
+	held   int
+	change chan struct{} // closes when one is given back; nil while nobody waits
+}
+
+// enter waits for a place until ctx ends.
+func (r *room) enter(ctx context.Context, db *sql.DB) error {
+	for {
+		size := db.Stats().MaxOpenConnections
+		r.mu.Lock()
+		if size <= 0 || r.held < max(size-1, 1) {
+			r.held++
+			r.mu.Unlock()
+			return nil
+		}
+		if r.change == nil {
+			r.change = make(chan struct{})
+		}
+		change := r.change
+		r.mu.Unlock()
+		select {
+		case <-change:
+		case <-ctx.Done():
+			return errors.Join(context.Cause(ctx), PoolTaken(size))
+		}
+	}
+}
+
+func (r *room) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.held--
+	if r.change != nil {
+		close(r.change)
+		r.change = nil
+	}
+}
+
+// PoolTaken is the error of a claim that found no connection in a pool of this size; for
+// stores over another interface.
+func PoolTaken(size int) error {
+	return fmt.Errorf("running handlers hold all connections of the pool of %d but the one that is kept for what they ask outside of their "+
+		"transactions: make the pool larger than all MaxInFlight together, or find out what they wait for", size)
+}
+
+// PoolWarning is what Check says about a pool of this size; empty: nothing.
+func PoolWarning(size, maxInFlight int) string {
+	if size <= 0 || maxInFlight <= 0 || size > maxInFlight {
+		return ""
+	}
+	return fmt.Sprintf("The pool has at most %d connections, and MaxInFlight is %d: each running handler holds one, and one is kept for what "+
+		"handlers ask outside of their transactions, so messages wait for connections. Make the pool larger than MaxInFlight.", size, maxInFlight)
 }

@@ -12,5 +12,6 @@ CREATE TABLE IF NOT EXISTS {table} (
   expires_at   BIGINT          NOT NULL,
   fingerprint  VARBINARY(16),
   outputs      LONGBLOB,                             -- messages that are not settled
+  consumer_group VARBINARY(2048),                    -- of who made the record; NULL: not known, empty: as the namespace
   INDEX {index} (expires_at)
 ) ENGINE=InnoDB;

@@ -10,6 +10,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   committed_at bigint NOT NULL,    -- milliseconds since 1970
   expires_at   bigint NOT NULL,
   fingerprint  bytea,
-  outputs      bytea               -- messages that are not settled
+  outputs      bytea,              -- messages that are not settled
+  consumer_group bytea             -- of who made the record; NULL: not known, empty: as the namespace
 );
 CREATE INDEX IF NOT EXISTS {index} ON {table} (expires_at);

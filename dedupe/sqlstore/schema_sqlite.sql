@@ -9,6 +9,7 @@ CREATE TABLE IF NOT EXISTS {table} (
   committed_at INTEGER NOT NULL,             -- milliseconds since 1970
   expires_at   INTEGER NOT NULL,
   fingerprint  BLOB,
-  outputs      BLOB                          -- messages that are not settled
+  outputs      BLOB,                         -- messages that are not settled
+  consumer_group BLOB                        -- of who made the record; NULL: not known, empty: as the namespace
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS {index} ON {table} (expires_at);

@@ -17,6 +17,7 @@ type Store struct {
 	cfg     Config
 	text    statements
 	running running
+	room    room
 
 	mu     sync.Mutex
 	closed bool
@@ -84,12 +85,17 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 	if !got {
 		return &claim{store: s, key: k, state: dedupe.InProgress, ctx: ctx}, nil
 	}
-	c, err := s.claim(ctx, k, o, until)
+	var c *claim
+	if err = s.room.enter(ctx, s.cfg.DB); err == nil {
+		if c, err = s.claim(ctx, k, o, until); err != nil || c.state != dedupe.Claimed {
+			s.room.leave()
+		}
+	}
 	if err != nil || c.state != dedupe.Claimed {
 		s.running.leave(k)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: claim %s: %w", k, err)
+		return nil, fmt.Errorf("sqlstore: claim %s: %w", k, s.Explain(err))
 	}
 	return c, nil
 }
@@ -220,7 +226,7 @@ func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.
 
 func (s *Store) done(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, r row) (*claim, bool, error) {
 	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Done, ctx: ctx, token: r.token}
-	c.info.CommittedAt = r.at
+	c.info.CommittedAt, c.info.Group = r.at, r.group
 	if !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)) {
 		c.state = dedupe.Conflict
 		return c, true, nil
@@ -236,14 +242,19 @@ type row struct {
 	token, digest, outputs []byte
 	at, ends               time.Time
 	expired                bool
+	group                  string
 }
 
 type scanner interface{ Scan(dest ...any) error }
 
 func scan(from scanner, before ...any) (r row, err error) {
-	var ns, topic, handler, event []byte
+	var ns, topic, handler, event, group []byte
 	var at, ends, now int64
-	err = from.Scan(append(before, &ns, &topic, &handler, &event, &r.token, &at, &ends, &r.digest, &r.outputs, &now)...)
+	var hasGroup bool
+	err = from.Scan(append(before, &ns, &topic, &handler, &event, &r.token, &at, &ends, &r.digest, &r.outputs, &group, &hasGroup, &now)...)
+	if r.group = string(group); hasGroup && r.group == "" { // SQLite's driver makes nil of no bytes
+		r.group = string(ns)
+	}
 	r.key = dedupe.Key{Namespace: string(ns), Topic: string(topic), Handler: string(handler), Event: string(event)}
 	r.at, r.ends, r.expired = time.UnixMilli(at), time.UnixMilli(ends), ends <= now
 	return r, err

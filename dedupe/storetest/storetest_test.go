@@ -335,7 +335,7 @@ func judge(t *testing.T, f fault, lease time.Duration) (failed []string) {
 			done := make(chan struct{})
 			go func() { // Fatal ends this goroutine
 				defer close(done)
-				c.run(newSuite(r, cfg))
+				c.on(r, cfg)
 			}()
 			<-done
 			for _, f := range slices.Backward(r.cleanups) {

@@ -96,6 +96,16 @@ func InfoSection(ctx context.Context, client redis.UniversalClient, key, section
 	return fields, nil
 }
 
+// EvictionPolicy is the server's maxmemory-policy; where that can't be found out it is
+// empty, and unknown says why.
+func EvictionPolicy(ctx context.Context, client redis.UniversalClient, key string) (policy, unknown string) {
+	memory, err := InfoSection(ctx, client, key, "memory")
+	if policy = memory["maxmemory_policy"]; policy == "" {
+		return "", WhyNoInfo(err)
+	}
+	return policy, ""
+}
+
 // WhyNoInfo says why InfoSection has not told something.
 func WhyNoInfo(err error) string {
 	switch {

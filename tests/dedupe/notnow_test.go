@@ -73,18 +73,19 @@ func TestRecordThatTakesLongerThanTheLease(t *testing.T) {
 	t.Parallel()
 	link := faultlink.New(t, testserver.Shared(t, testserver.Redis70).Addr())
 	client, k, o := link.Client(), newKey(t), options()
-	o.Lease = 3 * time.Second
-	var renewals atomic.Int64
+	o.Lease = 8 * time.Second
+	var renewals, records atomic.Int64
 	client.AddHook(scriptHook(func(cmd redis.Cmder, send func() error) error {
-		if len(cmd.Args()) == 8 { // the record
-			<-time.After(2 * o.Lease)
-		} else {
+		switch {
+		case !isRecord(cmd):
 			renewals.Add(1)
+		case records.Add(1) == 1:
+			<-time.After(2 * o.Lease)
 		}
 		return send()
 	}))
 	c := mustClaim(t, newRedis(t, client), k, o)
-	if err := c.Commit(t.Context(), [][]byte{[]byte("large")}); err != nil {
+	if err := c.Commit(t.Context(), [][]byte{[]byte("large")}); err != nil || renewals.Load() < 2 || records.Load() == 0 {
 		t.Errorf("commit after %d renewals: %v", renewals.Load(), err)
 	}
 }
@@ -93,18 +94,23 @@ func TestRecordThatTakesLongerThanTheLease(t *testing.T) {
 func TestRenewalBehindTheCommit(t *testing.T) {
 	t.Parallel()
 	client, k, o := testserver.Shared(t, testserver.Redis86).Client(), newKey(t), options()
-	o.Lease = 3 * time.Second
+	o.Lease = 8 * time.Second
+	var delayed atomic.Int64
 	client.AddHook(scriptHook(func(cmd redis.Cmder, send func() error) error {
 		err := send()
-		if len(cmd.Args()) == 8 {
+		if err == nil && isRecord(cmd) {
+			delayed.Add(1)
 			<-time.After(2 * o.Lease) // the reply is on its way
 		}
 		return err
 	}))
-	if err := mustClaim(t, newRedis(t, client), k, o).Commit(t.Context(), nil); err != nil {
-		t.Error(err)
+	if err := mustClaim(t, newRedis(t, client), k, o).Commit(t.Context(), nil); err != nil || delayed.Load() != 1 {
+		t.Errorf("commit: %v, %d replies were late", err, delayed.Load())
 	}
 }
+
+// isRecord tells the script that makes a record: verb, script, 1, key, and five more.
+func isRecord(cmd redis.Cmder) bool { return len(cmd.Args()) == 9 }
 
 // scriptHook is called in place of each script and each SET, with what sends it.
 type scriptHook func(cmd redis.Cmder, send func() error) error
@@ -121,14 +127,14 @@ func (h scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// errorReply is one of the server's.
-type errorReply string
+// replyError is one of the server's.
+type replyError string
 
-func (e errorReply) Error() string { return string(e) }
-func (errorReply) RedisError()     {}
+func (e replyError) Error() string { return string(e) }
+func (replyError) RedisError()     {}
 
 // What a server says that can't now.
-var notNow = []errorReply{
+var notNow = []replyError{
 	"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
 	"NOREPLICAS Not enough good replicas to write.",
 	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
@@ -169,9 +175,12 @@ func TestNotNowOnEveryStep(t *testing.T) {
 				}
 			}
 			k, o := newKey(t), options()
-			o.Lease = 3 * time.Second
+			o.Lease = 8 * time.Second
 			var c dedupe.Claim
 			step("claim", func() (err error) { c, err = s.Claim(ctx, k, o); return err })
+			if c == nil {
+				t.FailNow()
+			}
 			step("renewal", func() error {
 				<-time.After(2 * o.Lease)
 				return context.Cause(c.Context())
@@ -194,7 +203,7 @@ func TestNotNowOnEveryStep(t *testing.T) {
 // nobody has heard of, is no reason to do it all again.
 func TestCommitOutlastsWhatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
-	for _, refusal := range []errorReply{"NOPERM User app has no permissions to run the 'evalsha' command", "ERR upstream is sad", "NOAUTH Authentication required."} {
+	for _, refusal := range []replyError{"NOPERM User app has no permissions to run the 'evalsha' command", "ERR upstream is sad", "NOAUTH Authentication required."} {
 		client := testserver.Shared(t, testserver.Redis86).Client()
 		c := mustClaim(t, newRedis(t, client), newKey(t), options())
 		var left atomic.Int64
@@ -224,7 +233,7 @@ func TestCommitOfUnknownOutcomeIsNotRefused(t *testing.T) {
 	var sent atomic.Bool
 	client.AddHook(scriptHook(func(_ redis.Cmder, send func() error) error {
 		if link.Stats().Lost > 0 && sent.Load() {
-			return errorReply("NOPERM User app has no permissions to run the 'evalsha' command")
+			return replyError("NOPERM User app has no permissions to run the 'evalsha' command")
 		}
 		sent.Store(true)
 		return send()
@@ -298,7 +307,7 @@ func TestFullServerTakesRecords(t *testing.T) {
 			server := testserver.Start(t, kind)
 			client := server.Client()
 			s, o := newRedis(t, client), options()
-			o.Lease = 3 * time.Second
+			o.Lease = 8 * time.Second
 			recorded, k := mustClaim(t, s, newKey(t), o), newKey(t)
 			rolledBack := mustClaim(t, s, k, options())
 			if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
@@ -308,7 +317,9 @@ func TestFullServerTakesRecords(t *testing.T) {
 			if err := context.Cause(recorded.Context()); err != nil {
 				t.Errorf("renewal: %v", err)
 			}
-			if err := recorded.Commit(t.Context(), [][]byte{bytes.Repeat([]byte("x"), 1000)}); err != nil {
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := recorded.Commit(ctx, [][]byte{bytes.Repeat([]byte("x"), 1000)}); err != nil {
 				t.Errorf("commit: %v", err)
 			}
 			if err := recorded.Settle(t.Context()); err != nil {

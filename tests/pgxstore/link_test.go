@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -137,6 +138,100 @@ func TestFaultsOfTheHandler(t *testing.T) {
 	if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrAborted) {
 		t.Errorf("committed by the handler: %v, want ErrAborted", err)
 	}
+}
+
+// The handler has ended the transaction by a statement, and begun another: the record's
+// row is gone, and what stands in the new transaction is not committed without it.
+func TestTransactionReplacedByTheHandler(t *testing.T) {
+	pool := openPool(t, testdb.Postgres(t))
+	exec(t, pool, "CREATE TABLE ledger (amount INTEGER NOT NULL)")
+	store := newStore(t, pool, "")
+	c, tx := mustClaim(t, store, "1")
+	for _, text := range []string{"ROLLBACK", "BEGIN", "INSERT INTO ledger VALUES (77)"} {
+		exec(t, tx, text)
+	}
+	if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrAborted) {
+		t.Errorf("commit: %v, want ErrAborted", err)
+	}
+	wantUntouched(t, pool, store, "1")
+}
+
+// Answers that mean "not now", to the record's own statement and to COMMIT, are no failure
+// of the handler, and no refusal.
+func TestNotNowAtTheRecord(t *testing.T) {
+	t.Parallel()
+	for _, code := range []string{"40001", "40P01", "53300", "53100", "57P03", "57P01", "25006"} {
+		for _, at := range []string{"TRIGGER not_now BEFORE UPDATE ON idempotent_done", "CONSTRAINT TRIGGER not_now AFTER UPDATE ON idempotent_done DEFERRABLE INITIALLY DEFERRED"} {
+			pool := openPool(t, testdb.Postgres(t))
+			store := newStore(t, pool, "")
+			exec(t, pool, "CREATE FUNCTION not_now() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not now' USING ERRCODE = '"+code+"'; END $$")
+			exec(t, pool, "CREATE "+at+" FOR EACH ROW EXECUTE FUNCTION not_now()")
+			c, _ := mustClaim(t, store, "1")
+			if err := c.Commit(t.Context(), nil); err == nil || errors.Is(err, dedupe.ErrAborted) || errors.Is(err, dedupe.ErrRefused) {
+				t.Errorf("%s at %s: %v", code, at, err)
+			}
+		}
+	}
+}
+
+// What an operator must mend is said by every step, and by Check before any handler runs.
+func TestTableIsMissing(t *testing.T) {
+	pool := openPool(t, testdb.Postgres(t))
+	store, err := pgxstore.New(pgxstore.Config{Pool: pool, MaxInFlight: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	_, checked := store.Check(t.Context())
+	_, claimed := store.Claim(t.Context(), key("1"), options())
+	for what, err := range map[string]error{"check": checked, "claim": claimed} {
+		if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "call Store.Migrate once") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := store.Migrate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c, tx := mustClaim(t, store, "1")
+	exec(t, tx, "ALTER TABLE idempotent_done RENAME COLUMN consumer_group TO another")
+	if err := c.Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrRefused) {
+		t.Errorf("commit: %v, want ErrRefused", err)
+	}
+	if warnings, err := store.Check(t.Context()); err != nil || len(warnings) != 1 {
+		t.Errorf("check: %q, %v, want a warning about the pool", warnings, err)
+	}
+}
+
+// Handlers that hold every connection they may, and ask for another: one is left.
+func TestPoolIsNoLargerThanMaxInFlight(t *testing.T) {
+	d := testdb.Postgres(t)
+	config, err := pgxpool.ParseConfig(d.DSN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = 3
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	store := newStore(t, pool, "")
+	mustClaim(t, store, "1")
+	second, _ := mustClaim(t, store, "2")
+	short, stop := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer stop()
+	if _, err := store.Claim(short, key("3"), options()); err == nil || !strings.Contains(err.Error(), "pool of 3") {
+		t.Errorf("a third claim: %v, want the reason", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := pool.Ping(ctx); err != nil {
+		t.Errorf("a handler's own connection: %v", err)
+	}
+	if err := second.Commit(ctx, nil); err != nil {
+		t.Error(err)
+	}
+	mustClaim(t, store, "3")
 }
 
 func gated(t *testing.T, d *testdb.Database) (*pgxpool.Pool, *gate.Gate) {
