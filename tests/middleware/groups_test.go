@@ -68,7 +68,7 @@ func TestFanOutInstancesOnOneStore(t *testing.T) {
 				}
 				for _, h := range health {
 					if !errors.Is(h(), middleware.ErrSharedFanOut) {
-						return fmt.Errorf("health %w", h())
+						return fmt.Errorf("health %v", h()) //nolint:errorlint // nil is what is wrong
 					}
 				}
 				return nil
