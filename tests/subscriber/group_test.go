@@ -40,7 +40,7 @@ const beat = 250 * time.Millisecond
 func beating(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 10*time.Second, beat }
 
 // mortal makes one consumer take over from another while the test waits.
-func mortal(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
+func mortal(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 6*time.Second, beat }
 
 // awaitLook waits until a consumer behind the link has asked, after now, how far the group
 // is.
