@@ -40,7 +40,7 @@ const beat = 250 * time.Millisecond
 func beating(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 10*time.Second, beat }
 
 // mortal makes one consumer take over from another while the test waits.
-func mortal(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
+func mortal(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 6*time.Second, beat }
 
 // isLook tells that a command asks how far the group is: the only script that gets nothing
 // but the stream, the group and the consumer.

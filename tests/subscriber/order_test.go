@@ -280,7 +280,7 @@ func TestOrderOverFailuresAndDeath(t *testing.T) {
 				publish(t, client, topic, payloads[i:min(i+1000, n)]...)
 			}
 			spec := c.set
-			spec.Addr, spec.Topic, spec.MinIdleMS, spec.StartsOnly = s.Addr(), topic, 1000, true
+			spec.Addr, spec.Topic, spec.MinIdleMS, spec.StartsOnly = s.Addr(), topic, 6000, true
 			first := startConsumer(t, spec)
 			testserver.Eventually(t, 3*time.Minute, func() error {
 				if l := client.LLen(context.Background(), logKey(topic)).Val(); l < int64(n/2) {

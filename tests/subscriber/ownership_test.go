@@ -39,7 +39,7 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 				t.Parallel()
 				client, topic := s.Client(), testserver.Topic(t)
 				publish(t, client, topic, "slow")
-				const minIdle = 2 * time.Second
+				const minIdle = 6 * time.Second
 				fast := func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = minIdle, beat }
 				first, _ := subscribe(t, newSubscriber(t, client, fast), topic)
 				msg := receive(t, first)
@@ -58,7 +58,7 @@ func TestHandlerSlowerThanMinIdle(t *testing.T) {
 					t.Fatal("handed out twice to the same consumer")
 				case p := <-merged:
 					t.Fatalf("another consumer got %q", p)
-				case <-time.After(4 * minIdle):
+				case <-time.After(2 * minIdle):
 				}
 				if err := msg.Context().Err(); err != nil {
 					t.Errorf("context ended: %v", context.Cause(msg.Context()))
@@ -145,16 +145,15 @@ func TestLateAckIsRefused(t *testing.T) {
 		link := faultlink.New(t, s.Addr())
 		client, topic := s.Client(), testserver.Topic(t)
 		publish(t, client, topic, "m")
-		fast := func(c *subscriber.Config) { c.MinIdle, c.Heartbeat = 3*time.Second, beat }
-		behind := link.Client(func(o *redis.Options) { o.ReadTimeout = 15 * time.Second })
+		behind := link.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute })
 		var lost observe.Events[subscriber.OwnershipEvent]
-		cut, _ := subscribe(t, newSubscriber(t, behind, fast, func(c *subscriber.Config) {
+		cut, _ := subscribe(t, newSubscriber(t, behind, mortal, func(c *subscriber.Config) {
 			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, cut)
 		link.Stall(faultlink.Requests)
 		msg.Ack() // sent while ownership is fresh; the server gets it much later
-		other, _ := subscribe(t, newSubscriber(t, client, fast), topic)
+		other, _ := subscribe(t, newSubscriber(t, client, mortal), topic)
 		taken := receive(t, other)
 		link.Resume()
 		wantRefused(t, &lost)

@@ -133,7 +133,12 @@ func consume(text string) error {
 	if err := json.Unmarshal([]byte(text), &spec); err != nil {
 		return err
 	}
-	direct := redis.NewClient(&redis.Options{Addr: spec.Addr, PoolSize: 80})
+	// The log is exact: a line that was sent twice, or given up, would look like an entry out
+	// of order. On a busy machine only patience helps.
+	direct := redis.NewClient(&redis.Options{
+		Addr: spec.Addr, PoolSize: 80, MaxRetries: -1,
+		DialTimeout: time.Minute, ReadTimeout: time.Minute, WriteTimeout: time.Minute, PoolTimeout: time.Minute,
+	})
 	client := direct
 	if spec.Link != "" {
 		client = redis.NewClient(&redis.Options{Addr: spec.Link, ReadTimeout: 500 * time.Millisecond, DialTimeout: 500 * time.Millisecond})
@@ -145,7 +150,8 @@ func consume(text string) error {
 		}
 		if err := direct.RPush(context.Background(), logKey(spec.Topic),
 			fmt.Sprintf("%s|%d|%s|%s|%v|%d", event, pid, id, payload, rest, time.Now().UnixMicro())).Err(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
+			fmt.Fprintln(os.Stderr, "log:", err)
+			os.Exit(1)
 		}
 	}
 	cfg := subscriber.Config{
