@@ -1,7 +1,6 @@
 package dedupe_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
