@@ -120,6 +120,10 @@ func (e *PublishError) Error() string {
 	return text
 }
 
+// Permanent is [IsPermanent] of the error, for package middleware and for filters of one's
+// own, which know it by this method.
+func (e *PublishError) Permanent() bool { return IsPermanent(e) }
+
 // Unwrap returns the errors of the messages that failed.
 func (e *PublishError) Unwrap() []error {
 	var errs []error

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/tests/testserver"

@@ -89,3 +89,29 @@ func TestBrokenMessageIsTriedSixTimes(t *testing.T) {
 		})
 	}
 }
+
+// What a handler's own publish refuses for good is permanent for the middleware, too, and
+// what an operator can mend is not.
+func TestRefusalOfAPublishInsideAHandlerIsPermanent(t *testing.T) {
+	client := testserver.Shared(t, testserver.Redis86).Client()
+	pub, err := publisher.New(publisher.Config{Client: client, ProducerID: "payment-service", MaxPayload: 100}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic := testserver.Topic(t)
+	if err := pub.Publish(topic, rig.NewMessage("k", `1`)); err != nil {
+		t.Fatal(err)
+	}
+	conflict := pub.Publish(topic, rig.NewMessage("k", `2`))
+	large := pub.Publish(topic, rig.NewMessage("l", strings.Repeat("x", 200)))
+	_ = pub.Close()
+	closed := pub.Publish(topic, rig.NewMessage("m", `1`))
+	for want, err := range map[error]error{publisher.ErrConflict: conflict, publisher.ErrTooLarge: large, publisher.ErrClosed: closed} {
+		if !errors.Is(err, want) {
+			t.Fatalf("got %v, want %v", err, want)
+		}
+		if got := middleware.IsPermanent(err); got != publisher.IsPermanent(err) || got == (want == publisher.ErrClosed) {
+			t.Errorf("%v: permanent %v", err, got)
+		}
+	}
+}
