@@ -355,7 +355,7 @@ func judge(t *testing.T, f fault, lease time.Duration) (failed []string) {
 func TestBrokenStoresFail(t *testing.T) {
 	faults := []fault{
 		noToken, noCheck, anyRelease, neverExpires, alwaysExpired, claimOnce, commitOnce, rollbackOnce, commitAgain,
-		noRenewal, blindRenewal, noConflict, sharedOutputs, noSettle, settleForgets, settlesAny, retentionIgnore, escapeless, folded,
+		noRenewal, noConflict, sharedOutputs, noSettle, settleForgets, settlesAny, retentionIgnore, escapeless, folded,
 		waitsForever, deafToContext, noValidation, noGroup, settledGroup,
 	}
 	// All at once: most of the time is waiting.
@@ -377,11 +377,18 @@ func TestBrokenStoresFail(t *testing.T) {
 	}
 }
 
-// Shows for a tenth of the lease only, so not beside the others, which keep a machine busy.
-func TestClaimThatIsNotLengthenedFails(t *testing.T) {
+// What a machine that stands still for a lease would hide: the first shows for a tenth of
+// the lease only, the second until the claim ends by its own clock. So not beside the
+// others, which keep a machine busy, and with a longer lease.
+func TestFaultsOfLeasesShow(t *testing.T) {
 	t.Parallel()
-	if len(judge(t, claimLasts, 3*time.Second)) == 0 {
-		t.Error("the suite lets it pass")
+	for _, f := range []fault{claimLasts, blindRenewal} {
+		t.Run(string(f), func(t *testing.T) {
+			t.Parallel()
+			if len(judge(t, f, 3*time.Second)) == 0 {
+				t.Error("the suite lets it pass")
+			}
+		})
 	}
 }
 
