@@ -68,14 +68,14 @@ func (s *subscription) beActive(ctx context.Context, otherwise string) (alive in
 		s.untold.CompareAndSwap(false, err != nil)
 		s.taking.Add(-1)
 	}()
-	sent, most, losses := s.book.now(), s.book.spare(), s.book.losses()
+	sent, most, losses, held := s.book.now(), s.book.spare(), s.book.losses(), s.book.size()
 	reply, err := standbyScript.Run(ctx, s.client, []string{s.topic},
 		s.cfg.Group, s.consumer, s.cfg.MinIdle.Milliseconds(), most, handbackConsumer, otherwise)
 	if err != nil {
 		s.askRecovery() // it may have taken some
 		return 0, 0, err
 	}
-	parts, err := list(reply, 6)
+	parts, err := list(reply, 7)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -96,6 +96,14 @@ func (s *subscription) beActive(ctx context.Context, otherwise string) (alive in
 			s.logger.Error("Another consumer of the group has become active beside this one, which stands by from now on", errNotAlone, s.fields(nil))
 		}
 		return alive, found, nil
+	}
+	// A takeover that the client had given up may have come late: what it took has lower IDs
+	// than what was taken now. Only the reader, which has no read under way, can tell.
+	if mine, _ := parts[6].(int64); otherwise == "leave" && int(mine) > held {
+		s.untold.Store(true)
+		s.needRecovery.Store(true)
+		s.book.standBack()
+		return 0, found, nil
 	}
 	s.book.openGate(s.book.leaseFrom(sent), others, losses)
 	return alive, found, nil
@@ -158,6 +166,13 @@ func (b *book) standBack() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.yield()
+}
+
+// size is how many entries are held.
+func (b *book) size() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.entries)
 }
 
 func (b *book) losses() int {

@@ -10,8 +10,8 @@
 --          another is alive, so that it does not count as alive itself; else 'stay'
 -- Returns  {lowest ID that is left with others, '' if none is or one of them is alive; how
 --          many other consumers are alive, entries handed back, entries of the dead, IDs of
---          deleted entries, the server's time in milliseconds}, an entry being ID, delivery
---          count
+--          deleted entries, the server's time in milliseconds, how many entries were
+--          pending for the consumer before}, an entry being ID, delivery count
 -- Errors   NOGROUP
 --
 -- The active consumer is the one that the group has: those that stand by don't read, and
@@ -35,13 +35,13 @@ for _, info in ipairs(redis.call('XINFO', 'CONSUMERS', key, group)) do
 end
 if alive > 0 then
   if ARGV[6] == 'leave' and mine == 0 then redis.call('XGROUP', 'DELCONSUMER', key, group, me) end
-  return {'', alive, returned, dead, gone, time}
+  return {'', alive, returned, dead, gone, time, mine or 0}
 end
 
 -- A sign of life, also where nothing is new and nothing is held. It reads nothing: no own
 -- entry has an ID as high as that.
 redis.call('XREADGROUP', 'GROUP', group, me, 'COUNT', 1, 'STREAMS', key, '18446744073709551615-0')
-if others == 0 then return {'', 0, returned, dead, gone, time} end
+if others == 0 then return {'', 0, returned, dead, gone, time, mine or 0} end
 local taken, left = 0, ''
 for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', most + (mine or 0) + 1)) do
   if row[2] ~= me then
@@ -62,4 +62,4 @@ for _, row in ipairs(redis.call('XPENDING', key, group, '-', '+', most + (mine o
     end
   end
 end
-return {left, 0, returned, dead, gone, time}
+return {left, 0, returned, dead, gone, time, mine or 0}
