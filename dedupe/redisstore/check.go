@@ -29,8 +29,8 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	case !asked:
 		warnings = append(warnings, "The user's rights were not checked, which needs a *redis.Client or *redis.ClusterClient.")
 	case len(missing) > 0:
-		err = fmt.Errorf("redisstore: check: %w: the user lacks %s for %s*: %s",
-			dedupe.ErrRefused, strings.Join(missing, ", "), s.names, s.grant())
+		err = fmt.Errorf("redisstore: check: %w: the user lacks %s: %s",
+			dedupe.ErrRefused, strings.Join(missing, ", "), s.grant())
 	}
 	switch policy, unknown := server.EvictionPolicy(ctx, client, key); {
 	case policy == "":

@@ -32,12 +32,12 @@ func TestEachMissingRightIsNamed(t *testing.T) {
 			}
 			for _, right := range rights {
 				_, err := newRedis(t, s.User("without-"+right, append(slices.Clone(rules), "-"+right)...)).Check(t.Context())
-				if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks "+strings.ToUpper(right)+" ") {
+				if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks "+strings.ToUpper(right)+":") {
 					t.Errorf("without %s: %v", right, err)
 				}
 			}
 			_, err := newRedis(t, s.User("elsewhere", "~other:*", "+@all")).Check(t.Context())
-			if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks ~idem:done:* ") {
+			if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks ~idem:done:*:") {
 				t.Errorf("without the keys: %v", err)
 			}
 			if n := s.Client().DBSize(t.Context()).Val(); n != 0 {

@@ -150,8 +150,8 @@ func TestRedisUserConfinedToAPrefix(t *testing.T) {
 			store *redisstore.Store
 			want  string
 		}{
-			{open("fewer", "billing:done:", fewer...), "may not run PEXPIRE on billing:done:*"},
-			{open("outside", "", rights...), "may not run SET, GET, PTTL, PEXPIRE, DEL, EVALSHA, EVAL on idem:done:*"},
+			{open("fewer", "billing:done:", fewer...), "lacks PEXPIRE: "},
+			{open("outside", "", rights...), "lacks ~idem:done:*: "},
 		} {
 			if _, err := c.store.Check(t.Context()); !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: check: %v, want %q", kind, err, c.want)
