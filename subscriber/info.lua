@@ -19,19 +19,20 @@ local function fieldsOf(list)
 end
 
 local pending
-if group ~= '' then
-  pending = redis.call('XPENDING', key, group)
-elseif redis.call('EXISTS', key) == 0 then
-  return {}
+if group ~= '' then pending = redis.call('XPENDING', key, group) end
+local info = redis.pcall('XINFO', 'STREAM', key)
+if info.err then
+  if string.find(info.err, 'no such key', 1, true) then return {} end
+  return info
 end
-local stream = fieldsOf(redis.call('XINFO', 'STREAM', key))
+local stream = fieldsOf(info)
 local first = stream['first-entry']
 local out = {stream['last-generated-id'], stream['entries-added'] or 0, stream.length or 0, first and first[1] or ''}
 if group == '' then return out end
 
 local last, read = '0-0', -1
-for _, info in ipairs(redis.call('XINFO', 'GROUPS', key)) do
-  local fields = fieldsOf(info)
+for _, one in ipairs(redis.call('XINFO', 'GROUPS', key)) do
+  local fields = fieldsOf(one)
   if fields.name == group then last, read = fields['last-delivered-id'], fields['entries-read'] or -1 end
 end
 local mine = 0

@@ -128,5 +128,6 @@ func IsUnknownSyntax(err error) bool {
 // IsRefusedByACL reports that the user lacks the right to a command or key. Inside
 // a script Redis 7.0 words it without the NOPERM.
 func IsRefusedByACL(err error) bool {
-	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "The user executing the script")
+	return redis.HasErrorPrefix(err, "NOPERM") || redis.HasErrorPrefix(err, "The user executing the script") ||
+		redis.HasErrorPrefix(err, "ACL failure in script")
 }

@@ -308,7 +308,7 @@ func TestCutOffFromTheStore(t *testing.T) {
 func TestStoreAwayForAWhile(t *testing.T) {
 	t.Parallel()
 	client, in := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
-	storage := testserver.Start(t, testserver.Redis70, testserver.Set("appendonly", "yes"))
+	storage := testserver.Start(t, testserver.Redis70, testserver.Set("appendonly", "yes"), testserver.Set("appendfsync", "always"))
 	var keys []string
 	for n := range 20 {
 		keys = append(keys, fmt.Sprint("pay:", n))

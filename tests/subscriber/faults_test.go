@@ -244,7 +244,7 @@ func TestServerStopped(t *testing.T) {
 	if testing.Short() {
 		down = 5 * time.Second
 	}
-	s := testserver.Start(t, testserver.Redis86, testserver.Set("appendonly", "yes"))
+	s := testserver.Start(t, testserver.Redis86, testserver.Set("appendonly", "yes"), testserver.Set("appendfsync", "always"))
 	client, topic := s.Client(), testserver.Topic(t)
 	logger := newCountingLogger(t)
 	var outages observe.Events[subscriber.OutageEvent]

@@ -92,7 +92,9 @@ func TestStopSaves(t *testing.T) {
 
 func TestRestartWaitsForLoading(t *testing.T) {
 	s := testserver.Start(t, testserver.Redis70,
-		testserver.Set("appendonly", "yes"), testserver.Set("key-load-delay", "200"), testserver.Set("loading-process-events-interval-bytes", "1024"))
+		// Always: by default a write waits while the disk is busy with the one before, and the
+		// restart kills the server.
+		testserver.Set("appendonly", "yes"), testserver.Set("appendfsync", "always"), testserver.Set("key-load-delay", "200"), testserver.Set("loading-process-events-interval-bytes", "1024"))
 	c := s.Client()
 	pipe := c.Pipeline()
 	for i := range 2000 {
