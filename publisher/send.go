@@ -38,7 +38,11 @@ const outageAfter = 100 * time.Millisecond
 // messages did to the connection, or were refused for, must not fail the others'.
 func (t *topic) sendParts(parts []part) {
 	e := t.engine
-	deadline := time.Now().Add(e.cfg.RetryFor)
+	deadline := e.deadline(parts)
+	if !time.Now().Before(deadline) { // it has waited for those before it
+		t.fail(parts, fmt.Errorf("%w: %w", errRetryEnded, errNoConnection))
+		return
+	}
 	ctx, cancel := e.batchContext(parts[0].call, deadline)
 	defer cancel()
 	pause := &backoff.ExponentialBackOff{
@@ -108,6 +112,22 @@ func (t *topic) sendParts(parts []part) {
 			return
 		}
 	}
+}
+
+// deadline is when a batch is given up: the first one of a call counts from the beginning
+// of the call, which may have waited for other batches.
+func (e *engine) deadline(parts []part) time.Time {
+	var from time.Time
+	for _, p := range parts {
+		began := time.Now()
+		if p.start == 0 {
+			began = p.call.begun
+		}
+		if began.After(from) {
+			from = began
+		}
+	}
+	return from.Add(e.cfg.RetryFor)
 }
 
 // batchContext is that of a batch's commands: with the values of the call's context, of the

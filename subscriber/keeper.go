@@ -21,10 +21,18 @@ func (s *subscription) keep(ctx context.Context) {
 	lookAgain := false // soon after a look at the group has failed, once
 	for n := 0; ; {
 		select {
+		case <-s.settling: // first: with a server that does not answer, others are always due
+			return
+		default:
+		}
+		select {
 		case <-s.settling:
 			return
 		case <-beat.C:
 			beat.Reset(s.heartbeat(ctx))
+			if s.isEnding() {
+				continue
+			}
 			// Every consumer of the group sweeps: once in a while is enough.
 			lookAgain = !s.tidy(ctx, rand.IntN(2) == 0)
 		case <-s.book.verify:
@@ -32,6 +40,9 @@ func (s *subscription) keep(ctx context.Context) {
 			// What could not be renewed asks again at once; the server may need a moment.
 			s.pauseKeeper(poll.C)
 		case <-poll.C:
+			if s.isEnding() {
+				continue
+			}
 			if lookAgain {
 				lookAgain = false
 				s.tidy(ctx, true)
@@ -189,5 +200,15 @@ func (s *subscription) ownershipLost(events []OwnershipEvent) {
 	if inFlight+refused > 0 {
 		s.logger.Error("Ownership of entries was lost while they were handled; another consumer may handle them, too", ErrOwnershipLost,
 			s.fields(watermill.LogFields{fieldEntry: events[0].EntryID, fieldEntries: len(events), "acknowledgements_refused": refused}))
+	}
+}
+
+// isEnding tells that the subscription ends: what is held is renewed, and nothing else.
+func (s *subscription) isEnding() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
 	}
 }

@@ -30,7 +30,27 @@ func (b *book) spare() int {
 	if b.stopping {
 		return 0
 	}
-	return max(min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries)), 0)
+	if n := min(b.cfg.ReadAhead, b.cfg.MaxHeld-len(b.entries)); n > 0 {
+		return n
+	}
+	if b.waitsForOthers() {
+		return 1
+	}
+	return 0
+}
+
+// waitsForOthers tells that all that is held lies above what is pending for others: only
+// taking that over, whatever MaxHeld says, lets anything go out.
+func (b *book) waitsForOthers() bool {
+	if !b.ordered || b.gate.others == (server.ID{}) {
+		return false
+	}
+	for _, e := range b.entries {
+		if b.isBelowOthers(e) {
+			return false
+		}
+	}
+	return true
 }
 
 // held returns the entries whose ownership is to be renewed, by ID.

@@ -26,7 +26,7 @@ const (
 
 // settle tells the server what became of entries: acknowledgements, counts of those
 // that wait, dead letters. It ends after flush is closed, when all is told, or the
-// server does not listen at the second try and CloseTimeout is over. One goroutine per
+// server does not listen and CloseTimeout is over. One goroutine per
 // subscription.
 func (s *subscription) settle(ctx context.Context) {
 	retry, graveRetry := newRetry(), newRetry()
@@ -79,7 +79,8 @@ func (s *subscription) settle(ctx context.Context) {
 			continue
 		}
 		if flushing {
-			if failures++; failures > 1 && time.Now().After(s.flushUntil) {
+			failures++
+			if hangs := server.Classify(err) == server.Ambiguous; (hangs || failures > 1) && time.Now().After(s.flushUntil) {
 				s.logger.Error("Redis does not take acknowledgements; unacknowledged entries will be redelivered", err,
 					s.fields(watermill.LogFields{fieldEntries: len(todo.acks) + len(todo.graves)}))
 				return

@@ -15,8 +15,8 @@ type gate struct {
 	// What lies above it has to wait: entries of the same key may come back in parts, in
 	// any number of steps. Nothing new is read meanwhile.
 	others server.ID
-	// losses counts what has shut the gate since entries turned out to be another
-	// consumer's: an answer to an earlier question does not open it again.
+	// losses counts how often the gate was shut, since another consumer is active or has
+	// entries: an answer to an earlier question does not open it again.
 	losses int
 }
 
@@ -141,6 +141,7 @@ func (b *book) shutGate() (wasOpen bool) {
 	defer b.mu.Unlock()
 	wasOpen = b.gate.open
 	b.gate.open = false
+	b.gate.losses++
 	b.gateChanged()
 	return wasOpen
 }

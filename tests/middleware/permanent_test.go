@@ -106,12 +106,15 @@ func TestRefusalOfAPublishInsideAHandlerIsPermanent(t *testing.T) {
 	large := pub.Publish(topic, rig.NewMessage("l", strings.Repeat("x", 200)))
 	_ = pub.Close()
 	closed := pub.Publish(topic, rig.NewMessage("m", `1`))
-	for want, err := range map[error]error{publisher.ErrConflict: conflict, publisher.ErrTooLarge: large, publisher.ErrClosed: closed} {
-		if !errors.Is(err, want) {
-			t.Fatalf("got %v, want %v", err, want)
+	for _, c := range []struct {
+		err, want error
+		permanent bool
+	}{{conflict, publisher.ErrConflict, true}, {large, publisher.ErrTooLarge, true}, {closed, publisher.ErrClosed, false}} {
+		if !errors.Is(c.err, c.want) {
+			t.Fatalf("got %v, want %v", c.err, c.want)
 		}
-		if got := middleware.IsPermanent(err); got != publisher.IsPermanent(err) || got == (want == publisher.ErrClosed) {
-			t.Errorf("%v: permanent %v", err, got)
+		if m, p := middleware.IsPermanent(c.err), publisher.IsPermanent(c.err); m != c.permanent || p != c.permanent {
+			t.Errorf("%v: permanent for the middleware %v, for the publisher %v", c.err, m, p)
 		}
 	}
 }

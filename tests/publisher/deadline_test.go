@@ -57,6 +57,33 @@ func TestPublishWithAStarvedPool(t *testing.T) {
 	})
 }
 
+// Calls that don't fit into one batch wait for each other: RetryFor counts from the beginning
+// of each, not from when its turn has come.
+func TestPublishOfLargeCallsWithAStarvedPool(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	topic := testserver.Topic(t)
+	client := s.Client(slowClient, func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize = 1, -1 })
+	p := newPublisher(t, client, retryFor(2*time.Second))
+	taken := client.Conn()
+	if err := taken.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	var wg sync.WaitGroup
+	for n := range 40 { // one after the other they would take 28 seconds
+		wg.Go(func() {
+			if err := p.Publish(topic, payments(200*n, 200*n+200)...); !errors.Is(err, publisher.ErrNotSent) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if took := time.Since(start); took > 14*time.Second {
+		t.Errorf("took %v with a RetryFor of 2 s", took)
+	}
+	_ = taken.Close()
+}
+
 // With a client that heeds contexts RetryFor ends the wait for a reply, too; what was sent then
 // may be in the stream.
 func TestPublishToAFrozenServer(t *testing.T) {

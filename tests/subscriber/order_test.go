@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -208,6 +209,48 @@ func TestOrderWhileLostEntriesComeBackInParts(t *testing.T) {
 			wantPending(t, client, topic, "billing", 0)
 		})
 	}
+}
+
+// All that is held lies above an entry that was handed back, and there is room for no more:
+// that one is taken over all the same, or nothing would ever go out again.
+func TestOrderWithAFullHouseAboveWhatWasHandedBack(t *testing.T) {
+	t.Parallel()
+	client, topic, ctx := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t), context.Background()
+	var taken atomic.Bool
+	messages, _ := subscribe(t, newSubscriber(t, client, orderStream, func(c *subscriber.Config) {
+		c.MinIdle, c.Heartbeat, c.ReadAhead, c.MaxHeld = 8*time.Second, time.Second, 4, 4
+		c.Hooks = []subscriber.Hooks{{OnTakeover: func(subscriber.TakeoverEvent) { taken.Store(true) }}}
+	}), topic)
+	testserver.Eventually(t, within, func() error { // it is active
+		consumers, err := client.XInfoConsumers(ctx, topic, "billing").Result()
+		if err != nil || len(consumers) != 1 {
+			return unexpected(err, consumers)
+		}
+		return nil
+	})
+	// A consumer without an order comes, reads the first entry, and ends between two polls.
+	_, err := client.TxPipelined(ctx, func(p redis.Pipeliner) error {
+		p.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: "1-1", Values: []string{"payload", "0"}})
+		p.XReadGroup(ctx, &redis.XReadGroupArgs{Group: "billing", Consumer: "short", Streams: []string{topic, ">"}, Block: -1, Count: 1})
+		p.Do(ctx, "XCLAIM", topic, "billing", "handback", 0, "1-1", "IDLE", 3_600_000, "JUSTID")
+		p.XGroupDelConsumer(ctx, topic, "billing", "short")
+		for i := range 6 {
+			p.XAdd(ctx, &redis.XAddArgs{Stream: topic, ID: fmt.Sprintf("1-%d", i+2), Values: []string{"payload", fmt.Sprint(i + 1)}})
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for acked := 0; acked < 7; {
+		if msg := receive(t, messages); taken.Load() {
+			msg.Ack()
+			acked++
+		} else { // all fail until the poll has seen the one that was handed back
+			msg.Nack()
+		}
+	}
+	wantPending(t, client, topic, "billing", 0)
 }
 
 // A hand-out or a dead letter finds the entry with another consumer, before a heartbeat
