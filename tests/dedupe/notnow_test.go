@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -133,26 +132,12 @@ type replyError string
 func (e replyError) Error() string { return string(e) }
 func (replyError) RedisError()     {}
 
-// What a server says that can't now.
-var notNow = []replyError{
-	"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
-	"NOREPLICAS Not enough good replicas to write.",
-	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-	"READONLY You can't write against a read only replica.",
-	"OOM command not allowed when used memory > 'maxmemory'.",
-	"LOADING Redis is loading the dataset in memory",
-	"TRYAGAIN Multiple keys request during rehashing of slot",
-	"CLUSTERDOWN The cluster is down",
-	"ERR max number of clients reached",
-}
-
 // Each answer that means "not now" is waited out by every step, three times over.
 func TestNotNowOnEveryStep(t *testing.T) {
 	t.Parallel()
-	for _, refusal := range notNow {
-		word, _, _ := strings.Cut(strings.TrimPrefix(string(refusal), "ERR "), " ")
-		t.Run(word, func(t *testing.T) {
+	for _, text := range faultlink.NotNow {
+		refusal := replyError(text)
+		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			client := testserver.Shared(t, testserver.Redis86).Client(func(o *redis.Options) { o.MaxRetries = -1 })
 			var left atomic.Int64

@@ -11,27 +11,17 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// notNow are replies that say that another try may succeed: of servers, and of proxies in
-// front of them.
-var notNow = []string{
-	"LOADING Redis is loading the dataset in memory",
-	"READONLY You can't write against a read only replica.",
-	"TRYAGAIN Multiple keys request during rehashing of slot",
-	"CLUSTERDOWN The cluster is down",
-	"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+// notNow are replies that say that another try may succeed, with those that send the client
+// elsewhere, and those of proxies that have lost the server.
+var notNow = append([]string{
 	"MOVED 1 127.0.0.1:1",
 	"ASK 1 127.0.0.1:1",
 	"NOSCRIPT No matching script. Please use EVAL.",
-	"NOREPLICAS Not enough good replicas to write.",
-	"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
-	"OOM command not allowed when used memory > 'maxmemory'.",
-	"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-	"ERR max number of clients reached",
-	"no upstream host", "upstream failure", // Envoy
-	"ERR no server connection avaliable", "ERR server connection close", //nolint:misspell // predixy spells it so
-	"ERR Connection refused", "ERR Connection reset by peer", // twemproxy
-	"ERR handle request, slot is not ready, may be offline", "ERR handle response, backend conn reset", // Codis
-}
+	"upstream failure",                        // Envoy
+	"ERR server connection close",             // predixy
+	"ERR Connection reset by peer",            // twemproxy
+	"ERR handle response, backend conn reset", // Codis
+}, faultlink.NotNow...)
 
 // step is a place where the server may refuse.
 type step struct {

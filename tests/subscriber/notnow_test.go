@@ -14,19 +14,8 @@ import (
 // in the end.
 func TestServerThatCannotNow(t *testing.T) {
 	t.Parallel()
-	for _, reply := range []string{
-		"MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
-		"NOREPLICAS Not enough good replicas to write.",
-		"MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-		"BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
-		"READONLY You can't write against a read only replica.",
-		"OOM command not allowed when used memory > 'maxmemory'.",
-		"LOADING Redis is loading the dataset in memory",
-		"TRYAGAIN Multiple keys request during rehashing of slot",
-		"CLUSTERDOWN The cluster is down",
-		"ERR max number of clients reached",
-	} {
-		t.Run(reply[:8], func(t *testing.T) {
+	for _, reply := range faultlink.NotNow {
+		t.Run(reply, func(t *testing.T) {
 			t.Parallel()
 			s := testserver.Shared(t, testserver.Redis86)
 			topic := testserver.Topic(t)
