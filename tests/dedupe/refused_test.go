@@ -51,7 +51,7 @@ func TestRedisRightToRecordMissing(t *testing.T) {
 	if err := mustClaim(t, s, newKey(t), o).Commit(t.Context(), nil); !errors.Is(err, dedupe.ErrRefused) {
 		t.Errorf("commit: %v, want ErrRefused", err)
 	}
-	if _, err := s.Check(t.Context()); !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "EVALSHA, EVAL ") {
+	if _, err := s.Check(t.Context()); !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks EVALSHA, EVAL:") {
 		t.Errorf("check: %v, want ErrRefused that names EVALSHA and EVAL", err)
 	}
 }
