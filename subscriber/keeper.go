@@ -202,13 +202,3 @@ func (s *subscription) ownershipLost(events []OwnershipEvent) {
 			s.fields(watermill.LogFields{fieldEntry: events[0].EntryID, fieldEntries: len(events), "acknowledgements_refused": refused}))
 	}
 }
-
-// isEnding tells that the subscription ends: what is held is renewed, and nothing else.
-func (s *subscription) isEnding() bool {
-	select {
-	case <-s.stopping:
-		return true
-	default:
-		return false
-	}
-}

@@ -18,10 +18,8 @@ func (s *subscription) read(ctx context.Context) {
 	retry := newRetry()
 	s.needRecovery.Store(true) // takes over what is there before anything new
 	for {
-		select {
-		case <-s.stopping:
+		if s.isEnding() {
 			return
-		default:
 		}
 		err := s.readOnce(ctx)
 		if err == nil {

@@ -94,10 +94,8 @@ func (s *subscription) nextEntry(slot int) *entry {
 		if timer != nil {
 			timer.Stop()
 		}
-		select {
-		case <-s.stopping:
+		if s.isEnding() {
 			return nil
-		default:
 		}
 	}
 }

@@ -80,11 +80,9 @@ func (s *subscription) beActive(ctx context.Context, otherwise string) (alive in
 		return 0, 0, err
 	}
 	s.book.setClock(parts[5])
-	var others server.ID
-	if lowest, _ := parts[0].(string); lowest != "" {
-		if others, err = server.ParseID(lowest); err != nil {
-			return 0, 0, err
-		}
+	others, err := optionalID(parts[0])
+	if err != nil {
+		return 0, 0, err
 	}
 	alive, _ = parts[1].(int64)
 	found, err = s.adoptTaken(ctx, parts[2], parts[3], parts[4], sent)

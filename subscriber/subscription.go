@@ -164,6 +164,16 @@ func (s *subscription) run(subscribed context.Context) {
 	s.logger.Info("Subscription ended", s.fields(nil))
 }
 
+// isEnding tells that the subscription ends: nothing more is read, handed out or taken over.
+func (s *subscription) isEnding() bool {
+	select {
+	case <-s.stopping:
+		return true
+	default:
+		return false
+	}
+}
+
 // pause waits, and is false when the subscription ends.
 func (s *subscription) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
