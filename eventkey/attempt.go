@@ -7,16 +7,8 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-)
 
-// Metadata that Watermill's PoisonQueue and Requeuer write. The packages that
-// define the names import routers and metrics; the literals keep those out.
-const (
-	requeuerRetries = "_watermill_requeuer_retries"
-	poisonedReason  = "reason_poisoned"
-	poisonedTopic   = "topic_poisoned"
-	poisonedHandler = "handler_poisoned"
-	poisonedBy      = "subscriber_poisoned"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // Metadata of a dead letter of package subscriber. Package internal/wire defines the
@@ -29,7 +21,7 @@ const (
 
 // originMarks say where a message was given up, and why.
 var originMarks = [...]string{
-	poisonedReason, poisonedTopic, poisonedHandler, poisonedBy,
+	wmeta.PoisonedReason, wmeta.PoisonedTopic, wmeta.PoisonedHandler, wmeta.PoisonedSubscriber,
 	deadOrigin, deadGroup, deadAt, "_dead_reason", "_dead_error", "_dead_count",
 }
 
@@ -52,7 +44,7 @@ type Attempt struct {
 // AttemptOf reads the attempt that a message is. A counter that is missing or is
 // no number counts as 0, as it does for Watermill's Requeuer.
 func AttemptOf(msg *message.Message) Attempt {
-	a := Attempt{Raised: counter(msg, MetadataAttempt), Requeued: counter(msg, requeuerRetries)}
+	a := Attempt{Raised: counter(msg, MetadataAttempt), Requeued: counter(msg, wmeta.RequeuerRetries)}
 	if origin := msg.Metadata.Get(deadOrigin); origin != "" {
 		// One entry may be given up twice by one group, if that was made again.
 		a.DeadLetter = digest(Join(msg.Metadata.Get(deadGroup), origin, msg.Metadata.Get(deadAt)))
@@ -124,9 +116,9 @@ type Origin struct {
 
 // OriginOf reads the poison origin of a message.
 func OriginOf(msg *message.Message) Origin {
-	topic, hasTopic := msg.Metadata[poisonedTopic]
-	handler, hasHandler := msg.Metadata[poisonedHandler]
-	_, hasReason := msg.Metadata[poisonedReason]
+	topic, hasTopic := msg.Metadata[wmeta.PoisonedTopic]
+	handler, hasHandler := msg.Metadata[wmeta.PoisonedHandler]
+	_, hasReason := msg.Metadata[wmeta.PoisonedReason]
 	return Origin{Poisoned: hasTopic || hasHandler || hasReason, Topic: topic, Handler: handler}
 }
 

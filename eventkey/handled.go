@@ -8,6 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // Handled tells which event is being handled, and by whom.
@@ -72,7 +74,7 @@ func (h Handled) StripInherited(topic string, msg *message.Message) (goesOn bool
 	}
 	if own := AttemptOf(msg).without(h.Attempt); own.Raised == 0 && own.Requeued == 0 {
 		delete(msg.Metadata, MetadataAttempt)
-		delete(msg.Metadata, requeuerRetries)
+		delete(msg.Metadata, wmeta.RequeuerRetries)
 	}
 	for _, name := range originMarks {
 		delete(msg.Metadata, name)

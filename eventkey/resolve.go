@@ -6,11 +6,9 @@ import (
 	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-)
 
-// cqrsName is the metadata field in which the marshalers of Watermill's CQRS
-// component put the name of an event or command.
-const cqrsName = "name"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
+)
 
 // Resolved is what [Resolve] finds.
 type Resolved struct {
@@ -120,7 +118,7 @@ func (r *Resolved) derive(topic string, msg *message.Message, topicSource, publi
 	if !inHandler || handled.Key == "" {
 		return missing
 	}
-	name := msg.Metadata.Get(cqrsName)
+	name := msg.Metadata.Get(wmeta.CQRSName)
 	if r.Claim = handled.published.claim(slotName{topic, name}, msg); r.Claim == nil {
 		second := &NoKeyError{Field: MetadataKey, Topic: topic, UUID: msg.UUID, Reason: fmt.Sprintf(
 			"is not set on the message, and the handler %q has already published a message named %q to this topic: "+

@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
@@ -56,7 +56,7 @@ func (o *Once) recordKey(topic, key string, msg *message.Message) string {
 	dead := msg.Metadata.Get(wire.FieldDeadOrigin)
 	stream := dead[:max(strings.LastIndexByte(dead, ' '), 0)] // an entry ID has no space
 	switch {
-	case stream != "" && topic == slot.DeadLetter(stream):
+	case stream != "" && topic == rediskey.DeadLetter(stream):
 		key = eventkey.Join(key, msg.Metadata.Get(wire.FieldDeadGroup), dead)
 	case !slices.Contains(o.cfg.PoisonTopics, topic):
 		return key

@@ -5,12 +5,8 @@ import (
 	"maps"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-)
 
-// Metadata of Watermill's delay component, see original.restore.
-const (
-	delayedUntil = "_watermill_delayed_until"
-	delayedFor   = "_watermill_delayed_for"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // original is a message as it came to its handler. The handler may do with it what it
@@ -31,7 +27,7 @@ func keep(msg *message.Message) *original {
 		uuid: msg.UUID, payload: msg.Payload, wasPayload: bytes.Clone(msg.Payload),
 		metadata: msg.Metadata, wasMetadata: maps.Clone(msg.Metadata),
 	}
-	delete(msg.Metadata, poisonedSubscriber)
+	delete(msg.Metadata, wmeta.PoisonedSubscriber)
 	return o
 }
 
@@ -45,7 +41,7 @@ func (o *original) restore(msg *message.Message, failed bool) (poisoned bool) {
 		stay = append(stay, poisonMarks[:]...)
 	}
 	if failed {
-		stay = append(stay, delayedUntil, delayedFor)
+		stay = append(stay, wmeta.DelayedUntil, wmeta.DelayedFor)
 	}
 	if isNacked(msg) {
 		return poisoned // its subscriber may be reading it by now
@@ -86,7 +82,7 @@ func (o *original) restore(msg *message.Message, failed bool) (poisoned bool) {
 func (o *original) isPoisoned(now message.Metadata) bool {
 	for _, mark := range poisonMarks {
 		was, had := o.wasMetadata[mark]
-		if value, has := now[mark]; has && (!had || value != was || mark == poisonedSubscriber) {
+		if value, has := now[mark]; has && (!had || value != was || mark == wmeta.PoisonedSubscriber) {
 			return true
 		}
 	}

@@ -9,21 +9,11 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/delivery"
 	"github.com/onceward/watermill-idempotent/internal/wire"
-)
-
-// Metadata of Watermill's PoisonQueue, and of the marshalers of its CQRS component. The
-// packages that define the names import routers and metrics; a test in tests/ pins the
-// literals.
-const (
-	poisonedReason     = "reason_poisoned"
-	poisonedTopic      = "topic_poisoned"
-	poisonedHandler    = "handler_poisoned"
-	poisonedSubscriber = "subscriber_poisoned"
-	cqrsName           = "name"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // poisonMarks are what a PoisonQueue writes.
-var poisonMarks = [...]string{poisonedReason, poisonedTopic, poisonedHandler, poisonedSubscriber}
+var poisonMarks = [...]string{wmeta.PoisonedReason, wmeta.PoisonedTopic, wmeta.PoisonedHandler, wmeta.PoisonedSubscriber}
 
 // prepare makes of what a handler has returned, see apart, the messages that are returned
 // to the Router, and their records.
@@ -33,7 +23,7 @@ func (r *run) prepare(ctx context.Context, produced []*message.Message, handled 
 		if m == nil {
 			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", r.key.Handler, i)
 		}
-		child := eventkey.Child(handled, topic, m.Metadata.Get(cqrsName), i)
+		child := eventkey.Child(handled, topic, m.Metadata.Get(wmeta.CQRSName), i)
 		m.Metadata.Set(eventkey.MetadataChildKey, child)
 		if !handled.StripInherited(topic, m) {
 			m.UUID = eventkey.StableUUID(child)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // Report is what [Publisher.Check] found. It writes nothing.
@@ -143,7 +143,7 @@ func poolSize(client redis.UniversalClient) int {
 
 func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info, error) {
 	tr := TopicReport{Topic: t.name}
-	info, err := server.Probe(ctx, t.engine.client, slot.LayoutKey(t.name))
+	info, err := server.Probe(ctx, t.engine.client, rediskey.LayoutKey(t.name))
 	mode := t.engine.cfg.Mode // as far as it is known to a user who may not even ask the server what it can do
 	switch {
 	case err == nil:
@@ -168,7 +168,7 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 	if !asked {
 		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", t.name)
 	}
-	record, err := t.engine.client.HGetAll(ctx, slot.LayoutKey(t.name)).Result()
+	record, err := t.engine.client.HGetAll(ctx, rediskey.LayoutKey(t.name)).Result()
 	if err != nil {
 		return tr, info, t.explain(err)
 	}
@@ -226,7 +226,7 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 	if !t.engine.cfg.KeepUnacked || (t.maxlen <= 0 && t.cfg.MaxAge <= 0) {
 		return nil
 	}
-	probe := server.NewCommand(ctx, 1, "xadd", slot.LayoutKey(t.name), "nomkstream", "acked", "maxlen", "~", 1, "*", "probe", "probe")
+	probe := server.NewCommand(ctx, 1, "xadd", rediskey.LayoutKey(t.name), "nomkstream", "acked", "maxlen", "~", 1, "*", "probe", "probe")
 	if err := t.engine.client.Process(ctx, probe); err != nil && !errors.Is(err, redis.Nil) && !isWrongType(err) {
 		return fmt.Errorf("%w: KeepUnacked needs Redis 8.2 or newer: %w", ErrModeUnsupported, err)
 	}

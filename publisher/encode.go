@@ -15,6 +15,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/wire"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // item is one message on its way, encoded. It shares nothing with the caller's
@@ -68,10 +69,9 @@ func (it *item) fingerprint() []byte {
 }
 
 // attemptMetadata marks an attempt. It is sent in mode IDMPAuto, too, or a requeue
-// would be taken for a duplicate. Those that are Watermill's are defined in its
-// packages components/requeuer and message/router/middleware.
+// would be taken for a duplicate.
 var attemptMetadata = []string{
-	eventkey.MetadataAttempt, "_watermill_requeuer_retries", "topic_poisoned", "handler_poisoned",
+	eventkey.MetadataAttempt, wmeta.RequeuerRetries, wmeta.PoisonedTopic, wmeta.PoisonedHandler,
 	wire.FieldDeadOrigin, wire.FieldDeadGroup, wire.FieldDeadAt,
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // exec sends items in one transaction and finds out what became of each. On an
@@ -91,7 +91,7 @@ type connector interface{ Conn() *redis.Conn }
 // would not wait.
 func (t *topic) transactAndWait(ctx context.Context, cmds []redis.Cmder) (confirmed, err error) {
 	cfg := &t.engine.cfg
-	layoutKey := slot.LayoutKey(t.name)
+	layoutKey := rediskey.LayoutKey(t.name)
 	node, err := server.Node(ctx, t.engine.client, t.name)
 	if err != nil {
 		return nil, err

@@ -12,8 +12,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 //go:embed latch.lua
@@ -76,7 +76,7 @@ func (t *topic) readLatch(st *state, it *item, o *outcome, reply server.Command)
 	case len(list) == 1 && list[0] == "stale":
 		return false, errStale
 	case len(list) == 1 && list[0] == "foreign":
-		return false, fmt.Errorf("%w: %s", ErrLatchUnconfirmed, slot.LatchKey(t.name, it.shardID, it.receipt.IdempotentID))
+		return false, fmt.Errorf("%w: %s", ErrLatchUnconfirmed, rediskey.LatchKey(t.name, it.shardID, it.receipt.IdempotentID))
 	case len(list) == 2 && list[0] == "added":
 		o.entryID = list[1]
 		id, err := server.ParseID(list[1])
@@ -116,7 +116,7 @@ func (t *topic) latchCommand(ctx context.Context, st *state, it *item, first boo
 	} else {
 		args = append(args, "evalsha", latchSHA)
 	}
-	args = append(args, 3, t.name, slot.LatchKey(t.name, it.shardID, it.receipt.IdempotentID), slot.LayoutKey(t.name),
+	args = append(args, 3, t.name, rediskey.LatchKey(t.name, it.shardID, it.receipt.IdempotentID), rediskey.LayoutKey(t.name),
 		t.cfg.Window.Duration.Milliseconds(), latchPrint(it))
 	args = t.appendTrim(args, st, it)
 	args = append(args, "*")

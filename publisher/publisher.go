@@ -21,7 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 )
 
 // Publisher publishes idempotently. It is safe for concurrent use.
@@ -173,7 +173,7 @@ func checkTopic(name string) error {
 	switch {
 	case name == "":
 		return permanent(errors.New("the topic is empty"))
-	case slot.IsReserved(name):
+	case rediskey.IsReserved(name):
 		return permanent(fmt.Errorf("topic %q is a name that this library keeps for itself beside a stream", name))
 	}
 	return nil

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // missingRights names the commands and keys that publishing uses and the user may not.
@@ -17,7 +17,7 @@ func (t *topic) missingRights(ctx context.Context, mode Mode) (missing []string,
 // usedRights are those that publishing in a mode uses; in mode Auto those that every mode
 // does.
 func (t *topic) usedRights(mode Mode) []server.Right {
-	layoutKey, sideKeys := slot.LayoutKey(t.name), sideKeys(t.name)
+	layoutKey, sideKeys := rediskey.LayoutKey(t.name), sideKeys(t.name)
 	rights := server.Uses(t.name, t.name, "multi", "exec", "watch", "unwatch",
 		"xinfo stream", "xgroup create", "xgroup destroy", "xrange", "xadd")
 	rights = append(rights, server.Uses(layoutKey, sideKeys, "watch", "hgetall", "hset", "hincrby", "xadd")...)
@@ -28,7 +28,7 @@ func (t *topic) usedRights(mode Mode) []server.Right {
 	case Auto:
 		return rights
 	case Latch:
-		latch := slot.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
+		latch := rediskey.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
 		rights = append(rights, server.Uses(t.name, t.name, "eval", "evalsha", "exists", "xlen", "xdel")...)
 		rights = append(rights, server.Uses(layoutKey, sideKeys, "hmget")...)
 		return append(rights, server.Uses(latch, sideKeys, "get", "set")...)
@@ -38,7 +38,9 @@ func (t *topic) usedRights(mode Mode) []server.Right {
 }
 
 // sideKeys is the pattern of what stands beside a stream.
-func sideKeys(topic string) string { return strings.TrimSuffix(slot.LayoutKey(topic), "layout") + "*" }
+func sideKeys(topic string) string {
+	return strings.TrimSuffix(rediskey.LayoutKey(topic), "layout") + "*"
+}
 
 // lacks says which rights are missing.
 func (t *topic) lacks(missing []string) error {
@@ -51,7 +53,7 @@ func (t *topic) lacks(missing []string) error {
 func (t *topic) explain(err error) error {
 	switch {
 	case isWrongType(err):
-		return fmt.Errorf("%w: %q, or its layout record %q: %w", ErrWrongType, t.name, slot.LayoutKey(t.name), err)
+		return fmt.Errorf("%w: %q, or its layout record %q: %w", ErrWrongType, t.name, rediskey.LayoutKey(t.name), err)
 	case !server.IsRefusedByACL(err):
 		return err
 	}

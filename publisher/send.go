@@ -12,6 +12,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
 var (
@@ -283,14 +284,7 @@ func (c *call) firstGap(start, end int) error {
 
 // sleep waits; it is false when Close has given up meanwhile.
 func (e *engine) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-e.ctx.Done():
-		return false
-	}
+	return wait.For(e.ctx, nil, d)
 }
 
 // trying tells the log, once, that an outage has begun.

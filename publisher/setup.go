@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // setupState is the part of a topic that knows whether it was set up.
@@ -78,7 +78,7 @@ const maxSetUps = 50
 // instances that start at once both watch the layout record; the second one's
 // transaction fails, and it then finds, and obeys, what the first has made.
 func (t *topic) setUp(ctx context.Context) (*state, error) {
-	client, layoutKey := t.engine.client, slot.LayoutKey(t.name)
+	client, layoutKey := t.engine.client, rediskey.LayoutKey(t.name)
 	info, err := server.Probe(ctx, client, layoutKey)
 	if err != nil {
 		return nil, err
@@ -182,7 +182,7 @@ func (t *topic) setUpOnce(ctx context.Context, tx *redis.Tx, st *state) error {
 // but existing settings of a stream that tracks ids stay, since another value would make
 // the server forget those ids.
 func (t *topic) plan(ctx context.Context, p server.Processor, st *state) ([]redis.Cmder, error) {
-	layoutKey := slot.LayoutKey(t.name)
+	layoutKey := rediskey.LayoutKey(t.name)
 	record := redis.NewMapStringStringCmd(ctx, "hgetall", layoutKey)
 	err := p.Process(ctx, record)
 	if err == nil {

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 )
 
 // Report is what [Subscriber.Check] found. It writes nothing.
@@ -123,12 +123,12 @@ func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error
 	}
 	if len(tr.Missing) > 0 {
 		return tr, fmt.Errorf("the user lacks %s for it and its dead letters (%s): grant it with ACL SETUSER",
-			strings.Join(tr.Missing, ", "), slot.DeadLetter(s.topic))
+			strings.Join(tr.Missing, ", "), rediskey.DeadLetter(s.topic))
 	}
 	if _, tr.Exists, err = s.lookAtStream(ctx); err != nil {
 		return tr, explain(err)
 	}
-	if tr.DeadLetters, err = s.client.XLen(ctx, slot.DeadLetter(s.topic)).Result(); err != nil {
+	if tr.DeadLetters, err = s.client.XLen(ctx, rediskey.DeadLetter(s.topic)).Result(); err != nil {
 		return tr, fmt.Errorf("dead letters: %w", explain(err))
 	}
 	if s.cfg.FanOut {
@@ -193,7 +193,7 @@ func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
 
 // missingRights names the commands and keys that reading uses and the user may not.
 func (s *subscription) missingRights(ctx context.Context) (missing []string, asked bool, err error) {
-	dead := slot.DeadLetter(s.topic)
+	dead := rediskey.DeadLetter(s.topic)
 	rights := server.Uses(s.topic, s.topic, "xinfo stream", "xrange")
 	if s.cfg.FanOut {
 		rights = append(rights, server.Uses(s.topic, s.topic, "xread")...)

@@ -124,7 +124,6 @@ func TestGoldenNames(t *testing.T) {
 	for got, want := range map[string]string{
 		handbackConsumer: "handback", ReasonMaxDeliveries: "max deliveries", ReasonUndecodable: "undecodable",
 		ReasonRejected: "rejected", DeadLetterTopic("orders"): "{orders}.dead",
-		delayedUntilKey: "_watermill_delayed_until", delayedForKey: "_watermill_delayed_for",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

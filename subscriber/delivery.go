@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/internal/delivery"
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 )
 
 // Reasons of dead letters, in their metadata field _dead_reason. Handlers may give
@@ -65,4 +65,4 @@ func (d Delivery) Failed(err error) { d.d.Failed(err) }
 // orders. It lies in the topic's slot of a Redis Cluster. A message read from it has
 // the payload and metadata of the original, and in metadata _dead_reason, _dead_error,
 // _dead_count, _dead_group, _dead_origin (stream and entry ID) and _dead_at.
-func DeadLetterTopic(topic string) string { return slot.DeadLetter(topic) }
+func DeadLetterTopic(topic string) string { return rediskey.DeadLetter(topic) }

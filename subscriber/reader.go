@@ -11,6 +11,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/wire"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // read fills the book until the subscription ends. One goroutine per subscription.
@@ -203,7 +204,7 @@ func (s *subscription) arrive(r rawEntry) arrival {
 		return arrival{entry: e}
 	}
 	e.msg, e.size = msg, size(r.pairs)
-	e.delayUntil, e.delayFor = msg.Metadata[delayedUntilKey], msg.Metadata[delayedForKey]
+	e.delayUntil, e.delayFor = msg.Metadata[wmeta.DelayedUntil], msg.Metadata[wmeta.DelayedFor]
 	key, ok := s.orderKey(msg, r.name)
 	return arrival{entry: e, key: key, hasKey: ok}
 }

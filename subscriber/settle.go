@@ -4,12 +4,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-)
 
-// Metadata of Watermill's delay component (components/delay).
-const (
-	delayedUntilKey = "_watermill_delayed_until"
-	delayedForKey   = "_watermill_delayed_for"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // ask is the delay that DelayOnError wants, by the metadata of a message that was not
@@ -22,7 +18,7 @@ type ask struct {
 }
 
 func askedDelay(md message.Metadata) (a ask) {
-	a.until, a.length = md[delayedUntilKey], md[delayedForKey]
+	a.until, a.length = md[wmeta.DelayedUntil], md[wmeta.DelayedFor]
 	if d, err := time.ParseDuration(a.length); err == nil && a.until != "" {
 		a.after, a.ok = max(d, 0), true
 	}

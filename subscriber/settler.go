@@ -10,8 +10,8 @@ import (
 	"github.com/cenkalti/backoff/v5"
 
 	"github.com/onceward/watermill-idempotent/internal/hook"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
@@ -311,7 +311,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		text = strings.ToValidUTF8(e.failure.Error(), "\uFFFD")
 		text = text[:min(len(text), maxErrorText)]
 	}
-	reply, err := buryScript.Run(ctx, s.client, []string{s.topic, slot.DeadLetter(s.topic)},
+	reply, err := buryScript.Run(ctx, s.client, []string{s.topic, rediskey.DeadLetter(s.topic)},
 		s.cfg.Group, s.consumer, e.name, s.cfg.DeadLetterMaxLen, s.ackVerb(),
 		wire.FieldDeadReason, e.reason, wire.FieldDeadError, text, wire.FieldDeadCount, e.count,
 		wire.FieldDeadGroup, s.cfg.Group, wire.FieldDeadOrigin, s.topic+" "+e.name,
@@ -338,7 +338,7 @@ func (s *subscription) buryOne(ctx context.Context, e *entry, restored bool) err
 		s.book.standBack()
 		s.ownershipLost([]OwnershipEvent{{Topic: s.topic, Group: s.cfg.Group, EntryID: e.name}})
 	default:
-		ev.DeadLetterTopic = slot.DeadLetter(s.topic)
+		ev.DeadLetterTopic = rediskey.DeadLetter(s.topic)
 		if len(out) == 2 {
 			ev.DeadLetterID = out[1]
 		}

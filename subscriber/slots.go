@@ -10,6 +10,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/internal/delivery"
 	"github.com/onceward/watermill-idempotent/internal/hook"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 // slot hands out one message at a time and waits until it is settled. There are up to
@@ -209,10 +210,10 @@ func (s *subscription) prepare(ctx context.Context, e *entry) bool {
 		return false
 	}
 	if e.delayUntil != "" {
-		msg.Metadata.Set(delayedUntilKey, e.delayUntil)
-		msg.Metadata.Set(delayedForKey, e.delayFor)
+		msg.Metadata.Set(wmeta.DelayedUntil, e.delayUntil)
+		msg.Metadata.Set(wmeta.DelayedFor, e.delayFor)
 	} else { // an entry that was taken over is seen for the first time
-		e.delayUntil, e.delayFor = msg.Metadata[delayedUntilKey], msg.Metadata[delayedForKey]
+		e.delayUntil, e.delayFor = msg.Metadata[wmeta.DelayedUntil], msg.Metadata[wmeta.DelayedFor]
 	}
 	s.book.prepared(e, msg, size(pairs), sent)
 	return true

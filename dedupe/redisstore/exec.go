@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
 var (
@@ -133,20 +135,12 @@ func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until ti
 			return out
 		}
 		out.unknown = out.unknown || server.Classify(out.err) == server.Ambiguous
-		wait := pause.NextBackOff()
-		if !until.IsZero() && time.Now().Add(wait).After(until) {
+		next := pause.NextBackOff()
+		if !until.IsZero() && time.Now().Add(next).After(until) {
 			return out
 		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			out.err = errors.Join(context.Cause(ctx), out.err)
-			return out
-		case <-s.ending:
-			timer.Stop()
-			out.err = errors.Join(dedupe.ErrClosed, out.err)
+		if !wait.For(ctx, s.ending, next) {
+			out.err = errors.Join(cmp.Or(context.Cause(ctx), dedupe.ErrClosed), out.err)
 			return out
 		}
 	}

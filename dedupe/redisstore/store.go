@@ -24,6 +24,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
 // Store implements dedupe.Store and dedupe.Admin.
@@ -128,15 +130,8 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 			c.info.RetryAfter = s.left(ctx, name, o.Lease)
 			return c, nil
 		}
-		timer := time.NewTimer(min(pause, left))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return nil, context.Cause(ctx)
-		case <-s.ending:
-			timer.Stop()
-			return nil, dedupe.ErrClosed
+		if !wait.For(ctx, s.ending, min(pause, left)) {
+			return nil, cmp.Or(context.Cause(ctx), dedupe.ErrClosed)
 		}
 		pause = min(2*pause, lastLook)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
 // Store implements dedupe.Store and dedupe.Admin.
@@ -115,11 +116,7 @@ func (s *Store) claim(ctx context.Context, k dedupe.Key, o dedupe.Options, until
 		if left <= 0 {
 			return &claim{store: s, key: k, state: dedupe.InProgress, ctx: ctx}, nil
 		}
-		timer := time.NewTimer(min(pause, left))
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !wait.For(ctx, nil, min(pause, left)) {
 			return nil, context.Cause(ctx)
 		}
 		pause = min(2*pause, lastLook)
@@ -297,11 +294,7 @@ func repeat(ctx context.Context, do func() error) error {
 		if k := kindOf(err); k != again && k != busy || time.Now().After(giveUp) {
 			return err
 		}
-		timer := time.NewTimer(rand.N(pause) + pause/2) // those who collided don't again
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !wait.For(ctx, nil, rand.N(pause)+pause/2) { // those who collided don't again
 			return errors.Join(context.Cause(ctx), err)
 		}
 		pause = min(2*pause, lastLook)

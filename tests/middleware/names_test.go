@@ -4,19 +4,22 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/components/requeuer"
 	wmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
-// The library has these names as literals, since the packages that define them import
-// routers, metrics and protobuf.
 func TestNamesThatWatermillDefines(t *testing.T) {
 	for got, want := range map[string]string{
-		wmiddleware.ReasonForPoisonedKey:  "reason_poisoned",
-		wmiddleware.PoisonedTopicKey:      "topic_poisoned",
-		wmiddleware.PoisonedHandlerKey:    "handler_poisoned",
-		wmiddleware.PoisonedSubscriberKey: "subscriber_poisoned",
-		requeuer.RetriesKey:               "_watermill_requeuer_retries",
+		wmiddleware.ReasonForPoisonedKey:  wmeta.PoisonedReason,
+		wmiddleware.PoisonedTopicKey:      wmeta.PoisonedTopic,
+		wmiddleware.PoisonedHandlerKey:    wmeta.PoisonedHandler,
+		wmiddleware.PoisonedSubscriberKey: wmeta.PoisonedSubscriber,
+		delay.DelayedUntilKey:             wmeta.DelayedUntil,
+		delay.DelayedForKey:               wmeta.DelayedFor,
+		requeuer.RetriesKey:               wmeta.RequeuerRetries,
 	} {
 		if got != want {
 			t.Errorf("Watermill writes %q, we read %q", got, want)
@@ -26,7 +29,7 @@ func TestNamesThatWatermillDefines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if msg.Metadata.Get("name") == "" {
-		t.Errorf("the CQRS marshaler does not put the event's name into the field name: %v", msg.Metadata)
+	if msg.Metadata.Get(wmeta.CQRSName) == "" {
+		t.Errorf("the CQRS marshaler does not put the event's name into the field %q: %v", wmeta.CQRSName, msg.Metadata)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -44,7 +44,7 @@ func TestClusterTopics(t *testing.T) {
 				if _, err := p.Check(t.Context(), topic); err != nil {
 					t.Errorf("Check of %q: %v", topic, err)
 				}
-				if n, err := client.Exists(t.Context(), slot.LayoutKey(topic)).Result(); err != nil || n != 1 {
+				if n, err := client.Exists(t.Context(), rediskey.LayoutKey(topic)).Result(); err != nil || n != 1 {
 					t.Errorf("no layout record of %q: %v", topic, err)
 				}
 			}

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/internal/observe"
@@ -69,7 +69,7 @@ func TestEveryOutcomeHasOneEvent(t *testing.T) {
 	link.Lose(func(c faultlink.Command) bool { return c.Is("XADD") })
 	expect("unknown", p.Publish, topic, publisher.ErrOutcomeUnknown, payment(8), payment(9))
 	link.Heal()
-	if err := p.Publish(slot.LayoutKey(topic), payment(1)); err == nil || len(events.All()) != told+1 {
+	if err := p.Publish(rediskey.LayoutKey(topic), payment(1)); err == nil || len(events.All()) != told+1 {
 		t.Errorf("reserved topic: %v, %d events", err, len(events.All())-told)
 	}
 	told = len(events.All())
@@ -109,7 +109,7 @@ func TestWrongTypeIsNamed(t *testing.T) {
 				topic := testserver.Topic(t)
 				key := topic
 				if side {
-					key = slot.LayoutKey(topic)
+					key = rediskey.LayoutKey(topic)
 				}
 				p := newPublisher(t, client, mode(m))
 				if !before {

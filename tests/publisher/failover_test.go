@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -141,10 +141,10 @@ func TestMinReplicasOfTheOthersInATransaction(t *testing.T) {
 				t.Fatal(err)
 			}
 			if c.mode == publisher.Latch {
-				if err := client.Set(t.Context(), slot.LatchKey(topic, "payment-service", "pay:1000:p1"), "foreign", 0).Err(); err != nil {
+				if err := client.Set(t.Context(), rediskey.LatchKey(topic, "payment-service", "pay:1000:p1"), "foreign", 0).Err(); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := client.Set(t.Context(), slot.LayoutKey(topic), "not a hash", 0).Err(); err != nil {
+			} else if err := client.Set(t.Context(), rediskey.LayoutKey(topic), "not a hash", 0).Err(); err != nil {
 				t.Fatal(err) // the write that WAIT waits for fails
 			}
 			receipts, err := p.Send(t.Context(), topic, payment(2), payment(1), payment(3))

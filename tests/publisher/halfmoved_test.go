@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -78,7 +78,7 @@ func TestNewPublisherWhileTheSlotIsHalfMoved(t *testing.T) {
 			}
 		},
 		"layout at the target": func(t *testing.T, m moving, topic string) {
-			if err := m.migration.Move(t.Context(), slot.LayoutKey(topic)); err != nil {
+			if err := m.migration.Move(t.Context(), rediskey.LayoutKey(topic)); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -168,7 +168,7 @@ func TestNewTopicWhileItsSlotIsHalfMoved(t *testing.T) {
 				}
 			}
 			wantEntries(t, m.client, topic, 10)
-			record, err := m.client.HGetAll(t.Context(), slot.LayoutKey(topic)).Result()
+			record, err := m.client.HGetAll(t.Context(), rediskey.LayoutKey(topic)).Result()
 			if err != nil || record["mode"] != fmt.Sprint(c.mode) {
 				t.Errorf("layout record %v, %v", record, err)
 			}

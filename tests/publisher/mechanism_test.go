@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
-	"github.com/onceward/watermill-idempotent/internal/slot"
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/internal/observe"
@@ -45,7 +45,7 @@ func TestStreamAndLayoutAreGone(t *testing.T) {
 		client, topic := s.Client(), testserver.Topic(t)
 		running := newPublisher(t, client, mode(m))
 		mustPublish(t, running, topic, payment(0))
-		if err := client.Del(t.Context(), topic, slot.LayoutKey(topic)).Err(); err != nil {
+		if err := client.Del(t.Context(), topic, rediskey.LayoutKey(topic)).Err(); err != nil {
 			t.Fatal(err)
 		}
 		wantVerdict(t, mustPublish(t, running, topic, payment(1))[0], publisher.Added)

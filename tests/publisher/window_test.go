@@ -15,8 +15,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
-	"github.com/onceward/watermill-idempotent/internal/slot"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -175,7 +175,7 @@ func TestTwentyInstancesStartAtOnce(t *testing.T) {
 				t.Errorf("verdicts %v", verdicts)
 			}
 			wantEntries(t, client, topic, events)
-			record, err := client.HGetAll(t.Context(), slot.LayoutKey(topic)).Result()
+			record, err := client.HGetAll(t.Context(), rediskey.LayoutKey(topic)).Result()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -312,7 +312,7 @@ func TestFullServerIsNotAnOldOne(t *testing.T) {
 	}))
 	for p.Publish("orders", payment(1)) != nil {
 	}
-	if record := admin.HGetAll(ctx, slot.LayoutKey("orders")).Val(); record["mode"] != "idmp" {
+	if record := admin.HGetAll(ctx, rediskey.LayoutKey("orders")).Val(); record["mode"] != "idmp" {
 		t.Errorf("layout %v", record)
 	}
 }
@@ -419,11 +419,11 @@ func TestOlderServerTakesOver(t *testing.T) {
 
 	// Snapshots of the new server can't be read by the old one; its keys can be made.
 	older, ctx := old.Client(), t.Context()
-	record, err := client.HGetAll(ctx, slot.LayoutKey(topic)).Result()
+	record, err := client.HGetAll(ctx, rediskey.LayoutKey(topic)).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := older.HSet(ctx, slot.LayoutKey(topic), record).Err(); err != nil {
+	if err := older.HSet(ctx, rediskey.LayoutKey(topic), record).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if err := older.XAdd(ctx, &redis.XAddArgs{Stream: topic, Values: []string{"a", "b"}}).Err(); err != nil {

@@ -1,4 +1,4 @@
-package slot
+package rediskey
 
 import (
 	"strings"
@@ -20,8 +20,8 @@ func TestSlotsAreThoseOfRedisCluster(t *testing.T) {
 		"foo{hash_tag}": 2515,
 		"hash_tag":      2515,
 	} {
-		if got := Of(key); got != want {
-			t.Errorf("Of(%q) = %d, want %d", key, got, want)
+		if got := Slot(key); got != want {
+			t.Errorf("Slot(%q) = %d, want %d", key, got, want)
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestHashTag(t *testing.T) {
 
 func TestEverySlotHasATag(t *testing.T) {
 	for want, tag := range tags() {
-		if got := Of("{" + tag + "}"); got != want || strings.ContainsAny(tag, "{}") {
+		if got := Slot("{" + tag + "}"); got != want || strings.ContainsAny(tag, "{}") {
 			t.Fatalf("tag %q is for slot %d, hashes to %d", tag, want, got)
 		}
 	}
@@ -74,8 +74,8 @@ func TestSideKeysAreInTheTopicsSlot(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		topic, producer, id := hostile().Draw(t, "topic"), hostile().Draw(t, "producer"), hostile().Draw(t, "id")
 		for _, key := range []string{LayoutKey(topic), LatchKey(topic, producer, id), DeadLetter(topic), "{" + Tag(topic) + "}"} {
-			if Of(key) != Of(topic) {
-				t.Fatalf("%q is in slot %d, topic %q in slot %d", key, Of(key), topic, Of(topic))
+			if Slot(key) != Slot(topic) {
+				t.Fatalf("%q is in slot %d, topic %q in slot %d", key, Slot(key), topic, Slot(topic))
 			}
 		}
 	})

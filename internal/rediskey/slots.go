@@ -1,4 +1,4 @@
-// Package slot names the side keys of a topic: the layout record, latches and the
+// Package rediskey names the side keys of a topic: the layout record, latches and the
 // dead-letter stream.
 //
 // A Redis Cluster spreads keys over 16,384 slots and runs a script or transaction
@@ -6,7 +6,7 @@
 // hash tag, of the tag: what stands between the first { and the first } after it,
 // if that is not empty (Redis Cluster specification, "Hash tags"). Every side key
 // begins with a hash tag that puts it into the topic's slot.
-package slot
+package rediskey
 
 import (
 	"strconv"
@@ -14,15 +14,15 @@ import (
 	"sync"
 )
 
-// Count is the number of slots of a cluster.
-const Count = 16384
+// Slots is the number of slots of a cluster.
+const Slots = 16384
 
-// Of is the slot of a key.
-func Of(key string) int {
+// Slot is the slot of a key.
+func Slot(key string) int {
 	if tag := hashTag(key); tag != "" {
 		key = tag
 	}
-	return int(crc16(key)) % Count
+	return int(crc16(key)) % Slots
 }
 
 // hashTag is the hash tag of a key, "" if it has none.
@@ -46,7 +46,7 @@ func Tag(topic string) string {
 	if isPlain(topic) {
 		return topic
 	}
-	return tags()[Of(topic)]
+	return tags()[Slot(topic)]
 }
 
 // isPlain tells whether {topic} has the topic as its hash tag.
@@ -54,11 +54,11 @@ func isPlain(topic string) bool { return topic != "" && !strings.Contains(topic,
 
 // tags finds a short tag for each slot. The search order is part of the key
 // names: another order would give other names to the side keys of existing topics.
-var tags = sync.OnceValue(func() *[Count]string {
-	var table [Count]string
-	for n, found := 0, 0; found < Count; n++ {
+var tags = sync.OnceValue(func() *[Slots]string {
+	var table [Slots]string
+	for n, found := 0, 0; found < Slots; n++ {
 		tag := strconv.FormatInt(int64(n), 36)
-		if s := Of(tag); table[s] == "" {
+		if s := Slot(tag); table[s] == "" {
 			table[s] = tag
 			found++
 		}
