@@ -101,7 +101,7 @@ func TestClientHookSwallowsTheReply(t *testing.T) {
 		topic, client := testserver.Topic(t), s.Client()
 		hook := &txHook{do: func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return nil }}
 		client.AddHook(hook)
-		p := newPublisher(t, client, mode(m), func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+		p := newPublisher(t, client, mode(m), func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
 		mustPublish(t, p, topic, payment(0))
 		hook.on.Store(true)
 		if err := p.Publish(topic, payments(0, 3)...); !errors.Is(err, publisher.ErrOutcomeUnknown) {

@@ -26,7 +26,7 @@ func TestEveryOutcomeHasOneEvent(t *testing.T) {
 	link := faultlink.New(t, s.Addr())
 	events := new(observe.Events[publisher.Receipt])
 	hooked := func(c *publisher.Config) {
-		c.MaxPayload, c.RetryFor = 10_000, 300*time.Millisecond
+		c.MaxPayload, c.RetryFor = 10_000, 2*time.Second
 		c.Hooks = []publisher.Hooks{{OnPublish: events.Add}}
 	}
 	p := newPublisher(t, link.Client(), hooked)

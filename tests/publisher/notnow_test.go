@@ -102,7 +102,7 @@ func TestServerSaysNotNow(t *testing.T) {
 func TestServerGoesOnToSayNotNow(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		link, topic := faultlink.New(t, s.Addr()), testserver.Topic(t)
-		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = 200 * time.Millisecond })
+		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = time.Second })
 		mustPublish(t, p, topic, payment(0))
 		for _, reply := range []string{"MISCONF Redis is configured to save RDB snapshots", "OOM command not allowed", "no upstream host"} {
 			link.Answer(reply, -1, "exec")

@@ -106,7 +106,7 @@ func TestServerOutOfMemory(t *testing.T) {
 			t.Parallel()
 			s := testserver.Start(t, kind)
 			client, topic := s.Client(), testserver.Topic(t)
-			p := newPublisher(t, client, func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+			p := newPublisher(t, client, func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
 			mustPublish(t, p, topic, payment(0))
 			if err := client.ConfigSet(t.Context(), "maxmemory", "1").Err(); err != nil {
 				t.Fatal(err)

@@ -247,7 +247,7 @@ func TestBatchHalfDone(t *testing.T) {
 		topic := testserver.Topic(t)
 		client := s.Client()
 		link := faultlink.New(t, s.Addr())
-		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
 		mustPublish(t, p, topic, payment(0))
 
 		// The replies of the second batch are lost, in every try; a third one would

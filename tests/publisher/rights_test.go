@@ -90,7 +90,7 @@ func TestMissingKeyPatternIsNamed(t *testing.T) {
 				"read-only":    {[]string{"%R~orders", side}, []string{"~orders"}},
 			} {
 				client := s.User(name, append([]string{"on", ">secret", "allcommands"}, c.keys...)...)
-				p := newPublisher(t, client, func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+				p := newPublisher(t, client, func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
 				report, err := p.Check(t.Context(), topic)
 				got := slices.Sorted(slices.Values(report.Topics[0].Missing))
 				if want := slices.Sorted(slices.Values(c.want)); !slices.Equal(got, want) || err == nil || publisher.IsPermanent(err) {

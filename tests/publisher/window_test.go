@@ -296,7 +296,7 @@ func TestFullServerIsNotAnOldOne(t *testing.T) {
 	if err := admin.ConfigSet(ctx, "maxmemory", "1").Err(); err != nil {
 		t.Fatal(err)
 	}
-	p := newPublisher(t, client, func(c *publisher.Config) { c.RetryFor = 300 * time.Millisecond })
+	p := newPublisher(t, client, func(c *publisher.Config) { c.RetryFor = 2 * time.Second })
 	err := p.Publish("orders", payment(1))
 	if err == nil || errors.Is(err, publisher.ErrModeUnsupported) || publisher.IsPermanent(err) || !strings.Contains(err.Error(), "OOM") {
 		t.Errorf("error %v", err)
