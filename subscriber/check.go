@@ -9,6 +9,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
 )
 
 // Report is what [Subscriber.Check] found. It writes nothing.
@@ -63,8 +64,7 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 			faults = append(faults, err)
 			continue
 		}
-		sub := newSubscription(s, name)
-		sub.client = client
+		sub := s.newSubscription(client, name)
 		if r.Server == "" {
 			if info, err := server.InfoSection(ctx, client, name, "server"); err == nil {
 				r.Server = serverName(info)
@@ -115,7 +115,7 @@ func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error
 	tr := TopicReport{Topic: s.topic, Lag: -1}
 	var asked bool
 	var err error
-	if tr.Missing, asked, err = s.missingRights(ctx); err != nil {
+	if tr.Missing, asked, err = s.group.MissingRights(ctx, s.cfg.DeleteOnAck); err != nil {
 		return tr, err
 	}
 	if !asked {
@@ -125,17 +125,19 @@ func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error
 		return tr, fmt.Errorf("the user lacks %s for it and its dead letters (%s): grant it with ACL SETUSER",
 			strings.Join(tr.Missing, ", "), rediskey.DeadLetter(s.topic))
 	}
-	if _, tr.Exists, err = s.lookAtStream(ctx); err != nil {
-		return tr, explain(err)
+	if _, tr.Exists, err = s.group.Stream(ctx); err != nil {
+		return tr, group.Explain(err)
 	}
-	if tr.DeadLetters, err = s.client.XLen(ctx, rediskey.DeadLetter(s.topic)).Result(); err != nil {
-		return tr, fmt.Errorf("dead letters: %w", explain(err))
+	if tr.DeadLetters, err = s.group.DeadLetters(ctx); err != nil {
+		return tr, fmt.Errorf("dead letters: %w", group.Explain(err))
 	}
 	if s.cfg.FanOut {
 		return tr, nil
 	}
-	if err := s.checkDelete(ctx); err != nil {
-		return tr, err
+	if s.cfg.DeleteOnAck {
+		if err := s.group.CheckDelete(ctx); err != nil {
+			return tr, err
+		}
 	}
 	if tr.Exists {
 		if err := s.checkGroup(ctx, &tr); err != nil {
@@ -152,59 +154,8 @@ func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error
 }
 
 func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
-	cmd := server.NewCommand(ctx, 2, "xinfo", "groups", s.topic)
-	if err := server.Process(ctx, s.client, cmd); err != nil {
-		return err
-	}
-	groups, err := list(cmd.Val(), 0)
-	if err != nil {
-		return err
-	}
-	for _, g := range groups {
-		fields := fieldsOf(g)
-		if fields["name"] != s.cfg.Group {
-			continue
-		}
-		tr.HasGroup = true
-		consumers, _ := fields["consumers"].(int64)
-		tr.Consumers = int(consumers)
-		if lag, ok := fields["lag"].(int64); ok {
-			tr.Lag = lag
-		}
-	}
-	if !tr.HasGroup {
-		return nil
-	}
-	stream, group, err := s.lookAtGroup(ctx)
-	if err != nil {
-		return err
-	}
-	tr.TrimmedUnread = trimmedUnread(stream, group)
-	summary, err := s.client.XPending(ctx, s.topic, s.cfg.Group).Result()
-	if err != nil {
-		return err
-	}
-	tr.Pending, tr.HandedBack = summary.Count, summary.Consumers[handbackConsumer]
-	if id, err := server.ParseID(summary.Lower); err == nil && summary.Count > 0 {
-		tr.OldestPending = max(time.Since(time.UnixMilli(int64(id.MS))), 0)
-	}
-	return nil
-}
-
-// missingRights names the commands and keys that reading uses and the user may not.
-func (s *subscription) missingRights(ctx context.Context) (missing []string, asked bool, err error) {
-	dead := rediskey.DeadLetter(s.topic)
-	rights := server.Uses(s.topic, s.topic, "xinfo stream", "xrange")
-	if s.cfg.FanOut {
-		rights = append(rights, server.Uses(s.topic, s.topic, "xread")...)
-	} else {
-		rights = append(rights, server.Uses(s.topic, s.topic, "xgroup create", "xgroup delconsumer", "xinfo groups", "xinfo consumers",
-			"xreadgroup", "xpending", "xclaim", "xack", "time")...)
-		rights = append(rights, server.Uses(dead, dead, "xadd", "xlen", "xrevrange")...)
-		rights = append(rights, server.Uses(s.topic, s.topic, "eval", "evalsha")...)
-		if s.cfg.DeleteOnAck {
-			rights = append(rights, server.Uses(s.topic, s.topic, "xackdel")...)
-		}
-	}
-	return server.MissingRights(ctx, s.client, s.topic, rights)
+	g, err := s.group.Summary(ctx)
+	tr.HasGroup, tr.Consumers, tr.Lag = g.Exists, g.Consumers, g.Lag
+	tr.Pending, tr.HandedBack, tr.OldestPending, tr.TrimmedUnread = g.Pending, g.HandedBack, g.OldestPending, g.TrimmedUnread
+	return err
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
 )
 
 // Defaults of [Config].
@@ -123,8 +125,6 @@ const (
 	maxConsumerBytes = 128
 	maxGroupBytes    = 512
 	minBlock         = time.Millisecond
-	// maxBatch bounds the IDs of one script call; Lua takes some 8,000 values.
-	maxBatch = 1000
 )
 
 // resolve returns the configuration with defaults filled in, and all of its faults
@@ -157,7 +157,7 @@ func (c Config) resolve() (Config, error) {
 	if len(c.Consumer) > maxConsumerBytes {
 		fault("Consumer is longer than %d bytes", maxConsumerBytes)
 	}
-	if c.Consumer == handbackConsumer {
+	if c.Consumer == group.HandbackConsumer {
 		fault("Consumer %q is the name under which entries are handed back", c.Consumer)
 	}
 	if err := c.StartFrom.validate(); err != nil {
@@ -214,8 +214,8 @@ func (c Config) resolve() (Config, error) {
 	if c.MinIdle < 3*c.Heartbeat {
 		fault("MinIdle %v is shorter than three heartbeats of %v: a slow reply would cost the entries", c.MinIdle, c.Heartbeat)
 	}
-	if c.MinIdle > handbackIdle {
-		fault("MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, handbackIdle)
+	if c.MinIdle > ledger.HandbackIdle {
+		fault("MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, ledger.HandbackIdle)
 	}
 	if c.Block > c.Heartbeat {
 		fault("Block %v is longer than Heartbeat %v: what a read brings may be due for renewal", c.Block, c.Heartbeat)

@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
 )
 
 func TestConfigFaultsAreToldAtOnce(t *testing.T) {
@@ -122,7 +123,7 @@ func TestNewDoesNotDial(t *testing.T) {
 // Names that operators, stored entries and other versions of this library know.
 func TestGoldenNames(t *testing.T) {
 	for got, want := range map[string]string{
-		handbackConsumer: "handback", ReasonMaxDeliveries: "max deliveries", ReasonUndecodable: "undecodable",
+		group.HandbackConsumer: "handback", ReasonMaxDeliveries: "max deliveries", ReasonUndecodable: "undecodable",
 		ReasonRejected: "rejected", DeadLetterTopic("orders"): "{orders}.dead",
 	} {
 		if got != want {

@@ -7,14 +7,15 @@ import (
 
 	"github.com/onceward/watermill-idempotent/internal/delivery"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
 )
 
 // Reasons of dead letters, in their metadata field _dead_reason. Handlers may give
 // others.
 const (
-	ReasonMaxDeliveries = "max deliveries"
-	ReasonUndecodable   = "undecodable"
-	ReasonRejected      = "rejected"
+	ReasonMaxDeliveries = ledger.ReasonMaxDeliveries
+	ReasonUndecodable   = ledger.ReasonUndecodable
+	ReasonRejected      = ledger.ReasonRejected
 )
 
 // Delivery tells about the delivery of a message, and changes what happens when it is

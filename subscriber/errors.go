@@ -1,6 +1,11 @@
 package subscriber
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
+)
 
 // Errors of [Subscriber.Subscribe] on which callers branch. All others wrap what the
 // server said.
@@ -8,9 +13,9 @@ var (
 	// ErrClosed: the subscriber was closed.
 	ErrClosed = errors.New("subscriber is closed")
 	// ErrWrongType: the key of the topic holds something else than a stream.
-	ErrWrongType = errors.New("the topic's key is not a stream")
+	ErrWrongType = group.ErrWrongType
 	// ErrUnsupported: the server can't do what Config asks for.
-	ErrUnsupported = errors.New("not supported by the server")
+	ErrUnsupported = group.ErrUnsupported
 )
 
 // Causes of the end of a message's context, see context.Cause.
@@ -21,10 +26,10 @@ var (
 	// was not renewed in time, for want of a connection or since the process stood
 	// still. What the handler does from here on, another one may do as well; its
 	// acknowledgement will be refused unless the entry turns out to be still ours.
-	ErrOwnershipLost = errors.New("ownership of the entry is lost")
+	ErrOwnershipLost = ledger.ErrOwnershipLost
 	// ErrClosing: the subscription ended and Config.CloseTimeout has passed. The
 	// message will be delivered again.
-	ErrClosing = errors.New("subscription ended before the message was settled")
+	ErrClosing = ledger.ErrClosing
 )
 
 // What log lines at ERROR give as the cause where no call has failed.
@@ -36,6 +41,7 @@ var (
 	errNotAlone     = errors.New("an ordered consumer needs the group for itself")
 	errSilent       = errors.New("their consumers gave no sign of life for MinIdle")
 	errNoReason     = errors.New("the handler's error is not known")
+	errNoReplies    = errors.New("Redis did not answer within CloseTimeout and five seconds")
 	errTrimmed      = errors.New("the entries were deleted or trimmed")
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 )
 
 // Order says what waits for a message that was not acknowledged.
@@ -77,7 +77,7 @@ func (s Start) validate() error {
 	if s.id == "" || s.id == "$" || s.id == "0" {
 		return nil
 	}
-	_, err := server.ParseID(s.id)
+	_, err := streamid.Parse(s.id)
 	return err
 }
 

@@ -7,10 +7,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill"
-
-	"github.com/onceward/watermill-idempotent/internal/hook"
 )
 
 // logEvery is how often an outage that goes on is logged.
@@ -20,7 +16,7 @@ const logEvery = 30 * time.Second
 // right is missing the others go on, and must not tell that all is well.
 const (
 	doRead     = "read"
-	doSettle   = "settle"
+	doSettle   = "acknowledge"
 	doRenew    = "renew"
 	doTakeOver = "take over"
 	doFetch    = "fetch"
@@ -108,14 +104,4 @@ func (o *outage) health() error {
 	}
 	slices.SortFunc(faults, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(faults...)
-}
-
-func (s *subscription) reportOutage(err error, since time.Duration) {
-	if err != nil {
-		s.logger.Error("Redis unavailable or refusing commands; retrying", err, s.fields(watermill.LogFields{"for": since.String()}))
-	} else {
-		s.logger.Info("Redis answers again", s.fields(watermill.LogFields{"after": since.String()}))
-	}
-	hook.Call(s.logger, s.cfg.Hooks, func(h Hooks) func(OutageEvent) { return h.OnOutage },
-		OutageEvent{Topic: s.topic, Group: s.cfg.Group, Err: err, For: since})
 }

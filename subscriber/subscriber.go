@@ -97,7 +97,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.running.Add(1) // before Close can wait
 	s.mu.Unlock()
 
-	sub := newSubscription(s, topic)
+	sub := s.newSubscription(s.cfg.Client, topic)
 	if err := sub.setUp(ctx); err != nil {
 		s.running.Done()
 		return nil, fmt.Errorf("subscribe to %q: %w", topic, err)
@@ -108,7 +108,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.mu.Unlock()
 	if size := poolSize(s.cfg.Client); size > 0 && size < count+4 {
 		s.logger.Error("The client's connection pool is smaller than its subscriptions need", errSmallPool,
-			sub.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": count + 4}))
+			sub.report.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": count + 4}))
 	}
 	go func() {
 		defer s.running.Done()
@@ -116,9 +116,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		s.mu.Lock()
 		delete(s.subscriptions, sub)
 		s.mu.Unlock()
-		close(sub.out)
 	}()
-	return sub.out, nil
+	return sub.dispatcher.out, nil
 }
 
 // SubscribeInitialize makes the group of a topic, and the stream with it, as Subscribe
@@ -130,16 +129,15 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	if s.cfg.FanOut {
 		return nil
 	}
-	sub := newSubscription(s, topic)
-	if _, err := sub.makeGroup(context.Background(), s.cfg.StartFrom.argument()); err != nil {
+	sub := s.newSubscription(s.cfg.Client, topic)
+	if _, err := sub.fetcher.recreate.create(context.Background(), s.cfg.StartFrom.argument()); err != nil {
 		return fmt.Errorf("initialize %q: %w", topic, err)
 	}
 	return nil
 }
 
-// Close ends all subscriptions, see Subscribe, and waits for it. It takes no longer
-// than CloseTimeout and what the client's time-outs allow. It does not close the
-// client.
+// Close ends all subscriptions, see Subscribe, and waits for it: no longer than CloseTimeout
+// and five seconds for the server's replies. It does not close the client.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	if !s.closed {
@@ -159,11 +157,15 @@ func (s *Subscriber) Health() error {
 	defer s.mu.Unlock()
 	var faults []error
 	for sub := range s.subscriptions {
-		if err := sub.outage.health(); err != nil {
+		if err := sub.report.outage.health(); err != nil {
 			faults = append(faults, fmt.Errorf("topic %q: %w", sub.topic, err))
 		}
 	}
 	return errors.Join(faults...)
+}
+
+func (s *Subscriber) newSubscription(client redis.UniversalClient, topic string) *subscription {
+	return newSubscription(&s.cfg, client, s.logger, s.closing, topic)
 }
 
 func poolSize(client redis.UniversalClient) int {

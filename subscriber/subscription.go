@@ -3,75 +3,89 @@ package subscriber
 import (
 	"context"
 	"errors"
+	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/wait"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
+	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
 )
 
-// subscription is one call of Subscribe. Data flows one way through its goroutines:
+// subscription is one call of Subscribe: it starts the workers, and ends them in order. Data
+// flows one way through them:
 //
-//	reader ─► book ─► slot ─► channel ─► handler ─► slot ─► book ─► settler
+//	fetcher ─► ledger ─► dispatcher ─► channel ─► handler ─► dispatcher ─► ledger ─► committer
+//	                                                                            └──► dead letters
 //
-// The keeper renews what the book holds and takes over from others, the clock ends
-// what could not be renewed. run owns them all and ends them in order, see drain.
+// The maintainer renews what the ledger holds and takes over from others, the lease clock
+// ends what could not be renewed.
 type subscription struct {
-	cfg      *Config
-	client   redis.UniversalClient
-	logger   watermill.LoggerAdapter
-	topic    string
-	consumer string
-	book     *book
-	outage   outage
-	burying  outage // of dead letters that the server refuses
-	out      chan *message.Message
-	block    time.Duration
+	*shared
+	closing <-chan struct{} // the subscriber is being closed
 
-	closing  <-chan struct{} // the subscriber is being closed
-	stopping chan struct{}   // read and hand out nothing more
-	settling chan struct{}   // nothing is in flight any more: the keeper and the clock end
-	abandon  chan struct{}   // the slots wait no longer
-	flush    chan struct{}   // the settler has all there is: it ends when that is done
-	// flushUntil is how long the settler tries then. It is set before flush is closed.
-	flushUntil time.Time
+	fetcher     *fetcher
+	fanOut      *fanOutSource // nil with a group
+	dispatcher  *dispatcher
+	maintainer  *maintainer
+	leaseClock  *leaseClock
+	committer   *committer
+	deadLetters *deadLetters
+	handback    *handback
 
-	baton     sync.Mutex
-	started   int // slots, under the baton
-	idleSlots atomic.Int32
-	slots     sync.WaitGroup
-
-	needRecovery atomic.Bool  // own pending entries must be listed before the next read
-	listOwn      atomic.Bool  // own pending entries are to be listed once more
-	taking       atomic.Int32 // takeovers under way
-	untold       atomic.Bool  // a takeover failed that may have taken entries of the dead
-	average      int          // size of an entry, by the reader
-	batch        batchSize    // how many the reader asks for
-	lastID       server.ID    // with FanOut: read up to here
-	checkAnewAt  instant      // with FanOut: when to look whether the stream is another one
-	standing     bool         // by, so the reader has said
-	warnedOnce   sync.Once    // about entries without a key
-	unread       unread       // what is known of trimming
+	settled chan struct{} // closed: nothing is in flight any more
+	flush   *flush
 }
 
-func newSubscription(s *Subscriber, topic string) *subscription {
-	sub := &subscription{
-		cfg: &s.cfg, client: s.cfg.Client, logger: s.logger, topic: topic,
-		consumer: incarnation(s.cfg.Consumer),
-		out:      make(chan *message.Message),
-		block:    boundedBlock(s.cfg.Client, s.cfg.Block),
-		closing:  s.closing,
-		stopping: make(chan struct{}), settling: make(chan struct{}), abandon: make(chan struct{}), flush: make(chan struct{}),
+// newSubscription wires the workers of a subscription; none runs yet.
+func newSubscription(cfg *Config, client redis.UniversalClient, logger watermill.LoggerAdapter, closing <-chan struct{}, topic string) *subscription {
+	consumer := incarnation(cfg.Consumer)
+	report := newReporter(cfg, logger, topic, consumer)
+	all := &shared{
+		cfg: cfg, topic: topic, report: report,
+		group: group.New(client, topic, cfg.Group, consumer),
+		ledger: ledger.New(ledger.Settings{
+			Topic: topic, Group: cfg.Group, Consumer: consumer,
+			FanOut: cfg.FanOut, Ordered: cfg.Order != OrderNone && !cfg.FanOut,
+			MaxInFlight: cfg.MaxInFlight, ReadAhead: cfg.ReadAhead, ReadAheadBytes: cfg.ReadAheadBytes, MaxHeld: cfg.MaxHeld,
+			MinIdle: cfg.MinIdle, MaxDeliveries: cfg.MaxDeliveries, RedeliverAfter: cfg.RedeliverAfter, RedeliverMax: cfg.RedeliverMax,
+		}),
+		stopping: make(chan struct{}),
 	}
-	for _, o := range []*outage{&sub.outage, &sub.burying} {
-		o.report, o.forgetAfter = sub.reportOutage, 4*sub.cfg.Heartbeat+10*time.Second
+	s := &subscription{shared: all, closing: closing, settled: make(chan struct{}), flush: &flush{all: make(chan struct{})}}
+	decoder := &decoder{cfg: cfg, topic: topic, report: report}
+	recovery := &recovery{shared: all, decoder: decoder}
+	recreate := &recreator{shared: all}
+	restore := &restorer{all}
+	block := boundedBlock(client, cfg.Block)
+	var src source = groupSource{all.group, block}
+	if cfg.FanOut {
+		s.fanOut = &fanOutSource{shared: all, block: block}
+		src = s.fanOut
 	}
-	sub.book = newBook(sub.cfg, topic, sub.consumer)
-	return sub
+	s.handback = &handback{shared: all, recreate: recreate, restore: restore}
+	s.fetcher = &fetcher{shared: all, source: src, decoder: decoder, recovery: recovery, recreate: recreate, handback: s.handback}
+	s.dispatcher = newDispatcher(all, decoder)
+	s.maintainer = &maintainer{shared: all, recovery: recovery, recreate: recreate, settled: s.settled}
+	s.leaseClock = &leaseClock{shared: all, settled: s.settled}
+	s.committer = &committer{shared: all, flush: s.flush, restore: restore}
+	s.deadLetters = &deadLetters{shared: all, flush: s.flush, restore: restore}
+	return s
+}
+
+// incarnation makes a consumer name that nobody had before.
+func incarnation(prefix string) string { return prefix + "-" + uuid.NewString()[:13] }
+
+func hostName() string {
+	if name, err := os.Hostname(); err == nil && name != "" {
+		return name[:min(len(name), maxConsumerBytes)]
+	}
+	return "consumer"
 }
 
 // boundedBlock keeps a blocked read below the client's read time-out, which would make
@@ -112,90 +126,95 @@ func (s *subscription) setUp(ctx context.Context) error {
 		if !errors.As(err, &reply) || server.Classify(err) != server.Refused || time.Now().After(giveUp) {
 			return err
 		}
-		timer := time.NewTimer(retry.NextBackOff())
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
-			return errors.Join(ctx.Err(), err)
-		case <-s.closing:
-			timer.Stop()
+		if !wait.For(ctx, s.closing, retry.NextBackOff()) {
+			if ctx.Err() != nil {
+				return errors.Join(ctx.Err(), err)
+			}
 			return errors.Join(ErrClosed, err)
 		}
 	}
 }
 
 func (s *subscription) setUpOnce(ctx context.Context) error {
-	if s.cfg.FanOut {
-		return s.resolveStart(ctx)
+	if s.fanOut != nil {
+		return s.fanOut.start(ctx)
 	}
-	if _, err := s.makeGroup(ctx, s.cfg.StartFrom.argument()); err != nil {
+	recreate := s.fetcher.recreate
+	if _, err := recreate.create(ctx, s.cfg.StartFrom.argument()); err != nil {
 		return err
 	}
-	_, _ = s.notePosition(ctx) // else the first heartbeat does it
-	return s.checkDelete(ctx)
+	_, _ = recreate.noteProgress(ctx) // else the first heartbeat does it
+	if !s.cfg.DeleteOnAck {
+		return nil
+	}
+	return s.group.CheckDelete(ctx)
 }
 
-// run works until the subscription ends, and returns when all of its goroutines have.
+// run works until the subscription ends, and closes the channel then.
 func (s *subscription) run(subscribed context.Context) {
-	// What is under way when the subscription ends must be finished and told to the
+	// What is under way when the subscription ends must be finished and reported to the
 	// server, so commands and messages get the values of the context but not its end.
 	ctx := context.WithoutCancel(subscribed)
-	s.logger.Info("Subscribed", s.fields(watermill.LogFields{
+	s.report.info("Subscribed", watermill.LogFields{
 		"order": s.cfg.Order.String(), "max_in_flight": s.cfg.MaxInFlight,
-	}))
+	})
 
-	var reader, keeper, settler sync.WaitGroup
-	reader.Go(func() { s.read(ctx) })
-	settler.Go(func() { s.settle(ctx) })
+	var fetching, maintaining, committing sync.WaitGroup
+	fetching.Go(func() { s.fetcher.run(ctx) })
+	committing.Go(func() { s.committer.run(ctx) })
+	committing.Go(func() { s.deadLetters.run(ctx) })
 	if !s.cfg.FanOut {
-		keeper.Go(func() { s.keep(ctx) })
-		keeper.Go(s.watchClock)
+		maintaining.Go(func() { s.maintainer.run(ctx) })
+		maintaining.Go(s.leaseClock.run)
 	}
-	s.slots.Add(1)
-	s.started = 1
-	go s.slot(ctx, 0)
+	s.dispatcher.start(ctx)
 
 	select {
 	case <-subscribed.Done():
 	case <-s.closing:
 	}
-	s.drain(ctx, &reader, &keeper, &settler)
-	s.logger.Info("Subscription ended", s.fields(nil))
+	s.drain(ctx, &fetching, &maintaining, &committing)
+	s.dispatcher.close()
+	s.report.info("Subscription ended", nil)
 }
 
-// isEnding tells that the subscription ends: nothing more is read, handed out or taken over.
-func (s *subscription) isEnding() bool {
+// replyGrace is how long the end waits, above CloseTimeout, for replies of the server.
+const replyGrace = 5 * time.Second
+
+// drain ends the subscription. The order matters:
+//
+//  1. Nothing is handed out any more, and what was offered is withdrawn.
+//  2. Handlers finish, up to CloseTimeout; a moment before that their contexts end, so
+//     that they can say so. Everything held is renewed meanwhile.
+//  3. The last blocked read returns. What it brings is handed back with the rest: a
+//     consumer that is removed while it reads would come back and keep it.
+//  4. The server is told what became of the messages.
+//  5. What is left is handed back, and the consumer removed.
+//
+// A server that does not answer keeps it no longer than CloseTimeout and replyGrace: the
+// commands that are under way then end by the client's time-outs, and what was not handed
+// back is taken over as that of a dead consumer.
+func (s *subscription) drain(ctx context.Context, fetching, maintaining, committing *sync.WaitGroup) {
+	close(s.stopping)
+	s.flush.until = time.Now().Add(s.cfg.CloseTimeout)
+	giveUp := time.NewTimer(s.cfg.CloseTimeout + replyGrace)
+	defer giveUp.Stop()
+	s.dispatcher.drain()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		fetching.Wait()
+		close(s.settled)
+		maintaining.Wait()
+		close(s.flush.all)
+		committing.Wait()
+		if !s.cfg.FanOut {
+			s.handback.all(ctx)
+		}
+	}()
 	select {
-	case <-s.stopping:
-		return true
-	default:
-		return false
+	case <-ended:
+	case <-giveUp.C:
+		s.report.error("The subscription ends without the server's replies; other consumers take over after MinIdle what was not handed back", errNoReplies, nil)
 	}
 }
-
-// pause waits, and is false when the subscription ends.
-func (s *subscription) pause(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-s.stopping:
-		return false
-	}
-}
-
-// Pauses after failed commands.
-const (
-	minRetry = 50 * time.Millisecond
-	maxRetry = time.Second
-)
-
-func (s *subscription) retryPause() time.Duration { return 4 * minRetry }
-
-func hasPrefix(err error, prefix string) bool {
-	return err != nil && redis.HasErrorPrefix(err, prefix)
-}
-
-func isNil(err error) bool { return errors.Is(err, redis.Nil) }

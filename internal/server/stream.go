@@ -5,9 +5,10 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 )
 
 // StreamInfo is the part of XINFO STREAM that this library uses. It is read by
@@ -166,25 +167,8 @@ func (r *respReader) number() int64 {
 	return n
 }
 
-// ID is an entry ID as two numbers, comparable by [ID.After].
-type ID struct{ MS, Seq uint64 }
+// ID is an entry ID.
+type ID = streamid.ID
 
-// ParseID reads "1700000000000-0". A sequence of 0 may be left out, as for the server's
-// own commands: servers for tests report a group that has read nothing as "0".
-func ParseID(s string) (ID, error) {
-	ms, seq, ok := strings.Cut(s, "-")
-	if !ok {
-		seq = "0"
-	}
-	m, errM := strconv.ParseUint(ms, 10, 64)
-	n, errS := strconv.ParseUint(seq, 10, 64)
-	if errM != nil || errS != nil {
-		return ID{}, fmt.Errorf("entry ID %q is not <milliseconds>-<sequence>", s)
-	}
-	return ID{MS: m, Seq: n}, nil
-}
-
-// After reports whether a was made later than b.
-func (a ID) After(b ID) bool {
-	return a.MS > b.MS || a.MS == b.MS && a.Seq > b.Seq
-}
+// ParseID reads an entry ID.
+func ParseID(s string) (ID, error) { return streamid.Parse(s) }
