@@ -117,7 +117,7 @@ type Config struct {
 	// its format, and entries of others with their fields as metadata.
 	Unmarshaller redisstream.Unmarshaller
 
-	// Hooks are told what happens.
+	// Hooks receive what happens.
 	Hooks []Hooks
 }
 
@@ -127,113 +127,103 @@ const (
 	minBlock         = time.Millisecond
 )
 
+// faults collects what is wrong with a configuration.
+type faults []error
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
+
+// addIf adds a fault where it is one.
+func (f *faults) addIf(isFault bool, format string, args ...any) {
+	if isFault {
+		f.add(format, args...)
+	}
+}
+
 // resolve returns the configuration with defaults filled in, and all of its faults
 // at once.
 func (c Config) resolve() (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-
-	switch client := c.Client.(type) {
-	case nil:
-		fault("Client is nil")
-	case *redis.Ring:
-		fault("Client is a *redis.Ring, which moves keys to servers that don't know their groups; use a ClusterClient")
-	default:
-		if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-			fault("Client is a nil %T", client)
-		}
-	}
-	switch {
-	case c.Group == "" && !c.FanOut:
-		fault("Group is empty: name the consumer group, or set FanOut to get every entry in every subscriber")
-	case c.Group != "" && c.FanOut:
-		fault("Group %q and FanOut exclude each other", c.Group)
-	case len(c.Group) > maxGroupBytes:
-		fault("Group is longer than %d bytes", maxGroupBytes)
-	}
+	var f faults
 	if c.Consumer == "" {
 		c.Consumer = hostName()
 	}
-	if len(c.Consumer) > maxConsumerBytes {
-		fault("Consumer is longer than %d bytes", maxConsumerBytes)
-	}
-	if c.Consumer == group.HandbackConsumer {
-		fault("Consumer %q is the name under which entries are handed back", c.Consumer)
-	}
-	if err := c.StartFrom.validate(); err != nil {
-		fault("StartFrom: %w", err)
-	}
-
-	if int(c.Order) >= len(orderNames) {
-		fault("Order: %v is unknown", c.Order)
-	}
-	switch {
-	case c.Order == OrderKey && c.OrderBy == nil:
-		fault("Order is by key: OrderBy must say by which, such as eventkey.Template(\"{$.order_id}\")")
-	case c.Order != OrderKey && c.OrderBy != nil:
-		fault("OrderBy is for Order by key, Order is %v", c.Order)
-	case c.OrderBy != nil:
-		if err := eventkey.Validate(c.OrderBy); err != nil {
-			fault("OrderBy: %w", err)
-		}
-	}
-
-	for _, n := range []struct {
-		name  string
-		value int64
-	}{
-		{"MaxInFlight", int64(c.MaxInFlight)}, {"ReadAhead", int64(c.ReadAhead)}, {"ReadAheadBytes", int64(c.ReadAheadBytes)},
-		{"MaxHeld", int64(c.MaxHeld)}, {"MaxDeliveries", int64(c.MaxDeliveries)}, {"DeadLetterMaxLen", c.DeadLetterMaxLen},
-	} {
-		if n.value < 0 {
-			fault("%s %d is negative", n.name, n.value)
-		}
-	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{
-		{"MinIdle", c.MinIdle}, {"Heartbeat", c.Heartbeat}, {"RedeliverAfter", c.RedeliverAfter},
-		{"RedeliverMax", c.RedeliverMax}, {"CloseTimeout", c.CloseTimeout},
-	} {
-		if d.value < 0 {
-			fault("%s %v is negative", d.name, d.value)
-		}
-	}
-	if c.DeleteOnAck && c.FanOut {
-		fault("DeleteOnAck needs a Group: without one nothing is acknowledged")
-	}
-
+	c.checkReading(&f)
+	c.checkOrder(&f)
+	c.checkSigns(&f)
 	c.defaults()
-	if c.MaxInFlight > c.MaxHeld {
-		fault("MaxInFlight %d is above MaxHeld %d, which bounds it", c.MaxInFlight, c.MaxHeld)
-	}
-	if c.Block < minBlock {
-		fault("Block %v is below %v, which the server takes for \"for ever\"", c.Block, minBlock)
-	}
-	if c.MinIdle < 3*c.Heartbeat {
-		fault("MinIdle %v is shorter than three heartbeats of %v: a slow reply would cost the entries", c.MinIdle, c.Heartbeat)
-	}
-	if c.MinIdle > ledger.HandbackIdle {
-		fault("MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, ledger.HandbackIdle)
-	}
-	if c.Block > c.Heartbeat {
-		fault("Block %v is longer than Heartbeat %v: what a read brings may be due for renewal", c.Block, c.Heartbeat)
-	}
-	if c.RedeliverMax < c.RedeliverAfter {
-		fault("RedeliverMax %v is shorter than RedeliverAfter %v", c.RedeliverMax, c.RedeliverAfter)
-	}
-	if c.Heartbeat > 0 && c.Heartbeat < 10*time.Millisecond {
-		fault("Heartbeat %v is below 10ms", c.Heartbeat)
-	}
+	c.checkLimits(&f)
 	if _, ok := c.Unmarshaller.(redisstream.DefaultMarshallerUnmarshaller); ok {
 		c.Unmarshaller = nil // internal/wire reads the same, and entries of others as well
 	}
 	c.Hooks = slices.Clone(c.Hooks)
-	if len(faults) > 0 {
-		return c, fmt.Errorf("subscriber: invalid config:\n%w", errors.Join(faults...))
+	if len(f) > 0 {
+		return c, fmt.Errorf("subscriber: invalid config:\n%w", errors.Join(f...))
 	}
 	return c, nil
+}
+
+func (c *Config) checkReading(f *faults) {
+	switch client := c.Client.(type) {
+	case nil:
+		f.add("Client is nil")
+	case *redis.Ring:
+		f.add("Client is a *redis.Ring, which moves keys to servers that don't know their groups; use a ClusterClient")
+	default:
+		v := reflect.ValueOf(client)
+		f.addIf(v.Kind() == reflect.Pointer && v.IsNil(), "Client is a nil %T", client)
+	}
+	switch {
+	case c.Group == "" && !c.FanOut:
+		f.add("Group is empty: name the consumer group, or set FanOut to get every entry in every subscriber")
+	case c.Group != "" && c.FanOut:
+		f.add("Group %q and FanOut exclude each other", c.Group)
+	}
+	f.addIf(len(c.Group) > maxGroupBytes, "Group is longer than %d bytes", maxGroupBytes)
+	f.addIf(len(c.Consumer) > maxConsumerBytes, "Consumer is longer than %d bytes", maxConsumerBytes)
+	f.addIf(c.Consumer == group.HandbackConsumer, "Consumer %q is the name under which entries are handed back", c.Consumer)
+	f.addIf(c.DeleteOnAck && c.FanOut, "DeleteOnAck needs a Group: without one nothing is acknowledged")
+	if err := c.StartFrom.validate(); err != nil {
+		f.add("StartFrom: %w", err)
+	}
+}
+
+func (c *Config) checkOrder(f *faults) {
+	f.addIf(int(c.Order) >= len(orderNames), "Order: %v is unknown", c.Order)
+	switch {
+	case c.Order == OrderKey && c.OrderBy == nil:
+		f.add("Order is by key: OrderBy must say by which, such as eventkey.Template(\"{$.order_id}\")")
+	case c.Order != OrderKey && c.OrderBy != nil:
+		f.add("OrderBy is for Order by key, Order is %v", c.Order)
+	case c.OrderBy != nil:
+		if err := eventkey.Validate(c.OrderBy); err != nil {
+			f.add("OrderBy: %w", err)
+		}
+	}
+}
+
+func (c *Config) checkSigns(f *faults) {
+	for name, n := range map[string]int64{
+		"MaxInFlight": int64(c.MaxInFlight), "ReadAhead": int64(c.ReadAhead), "ReadAheadBytes": int64(c.ReadAheadBytes),
+		"MaxHeld": int64(c.MaxHeld), "MaxDeliveries": int64(c.MaxDeliveries), "DeadLetterMaxLen": c.DeadLetterMaxLen,
+	} {
+		f.addIf(n < 0, "%s %d is negative", name, n)
+	}
+	for name, d := range map[string]time.Duration{
+		"MinIdle": c.MinIdle, "Heartbeat": c.Heartbeat, "RedeliverAfter": c.RedeliverAfter,
+		"RedeliverMax": c.RedeliverMax, "CloseTimeout": c.CloseTimeout,
+	} {
+		f.addIf(d < 0, "%s %v is negative", name, d)
+	}
+}
+
+// checkLimits looks at values that depend on each other, with the defaults filled in.
+func (c *Config) checkLimits(f *faults) {
+	f.addIf(c.MaxInFlight > c.MaxHeld, "MaxInFlight %d is above MaxHeld %d, which bounds it", c.MaxInFlight, c.MaxHeld)
+	f.addIf(c.Block < minBlock, "Block %v is below %v, which the server takes for \"for ever\"", c.Block, minBlock)
+	f.addIf(c.Block > c.Heartbeat, "Block %v is longer than Heartbeat %v: what a read brings may be due for renewal", c.Block, c.Heartbeat)
+	f.addIf(c.MinIdle < 3*c.Heartbeat, "MinIdle %v is shorter than three heartbeats of %v: a slow reply would cost the entries", c.MinIdle, c.Heartbeat)
+	f.addIf(c.MinIdle > ledger.HandbackIdle, "MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, ledger.HandbackIdle)
+	f.addIf(c.RedeliverMax < c.RedeliverAfter, "RedeliverMax %v is shorter than RedeliverAfter %v", c.RedeliverMax, c.RedeliverAfter)
+	f.addIf(c.Heartbeat > 0 && c.Heartbeat < 10*time.Millisecond, "Heartbeat %v is below 10ms", c.Heartbeat)
 }
 
 // shortMinIdle is below what pauses of a process or a network take now and then.
