@@ -201,18 +201,21 @@ func (c *Config) checkOrder(f *faults) {
 }
 
 func (c *Config) checkSigns(f *faults) {
-	for name, n := range map[string]int64{
-		"MaxInFlight": int64(c.MaxInFlight), "ReadAhead": int64(c.ReadAhead), "ReadAheadBytes": int64(c.ReadAheadBytes),
-		"MaxHeld": int64(c.MaxHeld), "MaxDeliveries": int64(c.MaxDeliveries), "DeadLetterMaxLen": c.DeadLetterMaxLen,
-	} {
-		f.addIf(n < 0, "%s %d is negative", name, n)
-	}
-	for name, d := range map[string]time.Duration{
-		"MinIdle": c.MinIdle, "Heartbeat": c.Heartbeat, "RedeliverAfter": c.RedeliverAfter,
-		"RedeliverMax": c.RedeliverMax, "CloseTimeout": c.CloseTimeout,
-	} {
-		f.addIf(d < 0, "%s %v is negative", name, d)
-	}
+	addNegative(f, "MaxInFlight", c.MaxInFlight)
+	addNegative(f, "ReadAhead", c.ReadAhead)
+	addNegative(f, "ReadAheadBytes", c.ReadAheadBytes)
+	addNegative(f, "MaxHeld", c.MaxHeld)
+	addNegative(f, "MaxDeliveries", c.MaxDeliveries)
+	addNegative(f, "DeadLetterMaxLen", c.DeadLetterMaxLen)
+	addNegative(f, "MinIdle", c.MinIdle)
+	addNegative(f, "Heartbeat", c.Heartbeat)
+	addNegative(f, "RedeliverAfter", c.RedeliverAfter)
+	addNegative(f, "RedeliverMax", c.RedeliverMax)
+	addNegative(f, "CloseTimeout", c.CloseTimeout)
+}
+
+func addNegative[T int | int64 | time.Duration](f *faults, name string, value T) {
+	f.addIf(value < 0, "%s %v is negative", name, value)
 }
 
 // checkLimits looks at values that depend on each other, with the defaults filled in.
