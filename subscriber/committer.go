@@ -15,8 +15,8 @@ import (
 // ackLinger is how long the first acknowledgement waits for others.
 const ackLinger = time.Millisecond
 
-// flush is what the committer and the dead letters are told at the end: all there is to
-// report is in the ledger.
+// flush is the end of the committer and of the dead letters: all there is to report is in
+// the ledger.
 type flush struct {
 	all   chan struct{} // closed then
 	until time.Time     // how long they try; set before all is closed

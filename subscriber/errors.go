@@ -10,24 +10,24 @@ import (
 // Errors of [Subscriber.Subscribe] on which callers branch. All others wrap what the
 // server said.
 var (
-	// ErrClosed: the subscriber was closed.
+	// ErrClosed means that the subscriber was closed.
 	ErrClosed = errors.New("subscriber is closed")
-	// ErrWrongType: the key of the topic holds something else than a stream.
+	// ErrWrongType means that the key of the topic holds something else than a stream.
 	ErrWrongType = group.ErrWrongType
-	// ErrUnsupported: the server can't do what Config asks for.
+	// ErrUnsupported means that the server can't do what Config asks for.
 	ErrUnsupported = group.ErrUnsupported
 )
 
 // Causes of the end of a message's context, see context.Cause.
 var (
-	// ErrSettled: the message was acknowledged or not acknowledged.
+	// ErrSettled means that the message was acknowledged or not acknowledged.
 	ErrSettled = errors.New("message is settled")
-	// ErrOwnershipLost: the entry may belong to another consumer by now, or does: it
+	// ErrOwnershipLost means that the entry may belong to another consumer by now, or does: it
 	// was not renewed in time, for want of a connection or since the process stood
 	// still. What the handler does from here on, another one may do as well; its
 	// acknowledgement will be refused unless the entry turns out to be still ours.
 	ErrOwnershipLost = ledger.ErrOwnershipLost
-	// ErrClosing: the subscription ended and Config.CloseTimeout has passed. The
+	// ErrClosing means that the subscription ended and Config.CloseTimeout has passed. The
 	// message will be delivered again.
 	ErrClosing = ledger.ErrClosing
 )

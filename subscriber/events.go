@@ -2,7 +2,7 @@ package subscriber
 
 import "time"
 
-// Hooks are told what happens, for metrics and alerts. Every field may be nil. They
+// Hooks receive what happens, for metrics and alerts. Every field may be nil. They
 // are called from the goroutines that read and settle, several at once, and must not
 // block. One that panics is logged. Entry IDs don't belong into metric labels.
 type Hooks struct {
@@ -27,15 +27,15 @@ type Hooks struct {
 type Settlement uint8
 
 const (
-	// Acked: the message was acknowledged.
+	// Acked means that the message was acknowledged.
 	Acked Settlement = iota
-	// Nacked: it was not, and the delivery counts.
+	// Nacked means that it was not, and the delivery counts.
 	Nacked
-	// Delayed: redelivery was asked for; the delivery does not count.
+	// Delayed means that redelivery was asked for; the delivery does not count.
 	Delayed
-	// Rejected: the handler sent it to the dead letters.
+	// Rejected means that the handler sent it to the dead letters.
 	Rejected
-	// Interrupted: it was not acknowledged, after its context had ended because
+	// Interrupted means that it was not acknowledged, after its context had ended because
 	// ownership was lost or the subscription ended, or its entry was gone from the
 	// stream; the delivery does not count.
 	Interrupted
@@ -88,12 +88,12 @@ type DeadLetterEvent struct {
 type LostReason uint8
 
 const (
-	// LostPending: it was deleted or trimmed after a consumer had read it and before
+	// LostPending means that it was deleted or trimmed after a consumer had read it and before
 	// it was handled.
 	LostPending LostReason = iota
-	// LostUnread: it was trimmed before the group had read it.
+	// LostUnread means that it was trimmed before the group had read it.
 	LostUnread
-	// LostStream: the stream was deleted with the entries that had been read from it.
+	// LostStream means that the stream was deleted with the entries that had been read from it.
 	LostStream
 )
 

@@ -1,6 +1,7 @@
 package subscriber
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -11,13 +12,13 @@ import (
 type Order uint8
 
 const (
-	// OrderNone: nothing waits. Entries are handed out in the order of the stream;
+	// OrderNone means that nothing waits. Entries are handed out in the order of the stream;
 	// one that is redelivered comes when its time has come.
 	OrderNone Order = iota
-	// OrderKey: entries of the same key (Config.OrderBy) are handed out one after the
+	// OrderKey means that entries of the same key (Config.OrderBy) are handed out one after the
 	// other, the next when the one before is done. Others go on.
 	OrderKey
-	// OrderStream: all entries are handed out one after the other.
+	// OrderStream means that all entries are handed out one after the other.
 	//
 	// Under OrderKey and OrderStream one subscription of the group is active, since
 	// Redis gives the entries of one key to any consumer that asks. Others stand by,
@@ -37,20 +38,19 @@ func (o Order) String() string {
 	return fmt.Sprintf("Order(%d)", uint8(o))
 }
 
-// Start is the place in a stream where reading begins.
-type Start struct {
-	id string // what XGROUP CREATE takes; empty is Beginning
-}
+// Start is the place in a stream where reading begins: [Beginning], [Latest], or what
+// [AfterID] and [FromTime] return.
+type Start string
 
-// Places to start from. Beginning is the default: all that the stream still has.
-// Latest is what is added after the group was made.
-var (
-	Beginning = Start{}
-	Latest    = Start{id: "$"}
+const (
+	// Beginning means all that the stream still has. It is the default.
+	Beginning Start = ""
+	// Latest means what is added after the group was made.
+	Latest Start = "$"
 )
 
 // AfterID starts with the first entry behind the one with this ID, as in Redis.
-func AfterID(entryID string) Start { return Start{id: entryID} }
+func AfterID(entryID string) Start { return Start(entryID) }
 
 // FromTime starts with the first entry that was added at or after t, by the clock of
 // the server that made the entry IDs, to the millisecond.
@@ -59,32 +59,29 @@ func FromTime(t time.Time) Start {
 	if ms <= 0 {
 		return Beginning
 	}
-	return Start{id: fmt.Sprintf("%d-18446744073709551615", ms-1)}
+	return Start(streamid.ID{MS: uint64(ms)}.Before().String())
 }
 
 // String is for logs.
 func (s Start) String() string {
-	switch s.id {
-	case "":
+	switch s {
+	case Beginning:
 		return "beginning"
-	case "$":
+	case Latest:
 		return "latest"
 	}
-	return "after " + s.id
+	return "after " + string(s)
 }
 
 func (s Start) validate() error {
-	if s.id == "" || s.id == "$" || s.id == "0" {
+	if s == Beginning || s == Latest || s == "0" {
 		return nil
 	}
-	_, err := streamid.Parse(s.id)
+	_, err := streamid.Parse(string(s))
 	return err
 }
 
 // argument is for XGROUP CREATE.
 func (s Start) argument() string {
-	if s.id == "" {
-		return "0"
-	}
-	return s.id
+	return cmp.Or(string(s), "0")
 }

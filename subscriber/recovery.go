@@ -138,7 +138,7 @@ func (r *recovery) adoptTaken(ctx context.Context, t group.Takeover, sent ledger
 	return len(t.HandedBack) + len(t.Dead), r.adopt(ctx, t.Dead, true, sent)
 }
 
-// adopt takes entries into the ledger of which the server has told ID and delivery
+// adopt takes entries into the ledger of which the server has given ID and delivery
 // count. Their message is fetched when their turn comes; an order by key needs to see
 // it now.
 func (r *recovery) adopt(ctx context.Context, found []group.Pending, suspect bool, sent ledger.Instant) error {

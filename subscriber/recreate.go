@@ -143,7 +143,7 @@ func (r *recreator) place(ctx context.Context) (start string, isNew bool, err er
 		return r.cfg.StartFrom.argument(), false, nil
 	case u.Reached.After(info.Last):
 		return "0", true, nil
-	case u.Print == 0: // nothing was read here that could tell the streams apart
+	case u.Print == 0: // nothing was read here by which to tell the streams apart
 		return u.From.String(), false, nil
 	}
 	last, found, err := r.group.Fetch(ctx, u.Read.String())

@@ -21,7 +21,7 @@ type shared struct {
 	report *reporter
 
 	stopping chan struct{} // closed: nothing more is read, handed out or taken over
-	// mustRecover tells the fetcher to look for pending entries of its own before it reads on.
+	// mustRecover makes the fetcher look for pending entries of its own before it reads on.
 	mustRecover atomic.Bool
 }
 

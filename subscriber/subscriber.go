@@ -74,7 +74,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
 // context.Cause).
 //
 // The subscription ends with ctx or by Close, in the same way: it hands out nothing
-// more, waits up to CloseTimeout for messages that are with handlers, tells the server
+// more, waits up to CloseTimeout for messages that are with handlers, reports to the server
 // what became of them, hands back what it has read ahead so that any consumer can take
 // it at once, removes its consumer, and then closes the channel. It closes it at no
 // other time, and needs nobody to drain it.

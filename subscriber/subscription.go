@@ -188,7 +188,7 @@ const replyGrace = 5 * time.Second
 //     that they can say so. Everything held is renewed meanwhile.
 //  3. The last blocked read returns. What it brings is handed back with the rest: a
 //     consumer that is removed while it reads would come back and keep it.
-//  4. The server is told what became of the messages.
+//  4. What became of the messages is reported to the server.
 //  5. What is left is handed back, and the consumer removed.
 //
 // A server that does not answer keeps it no longer than CloseTimeout and replyGrace: the

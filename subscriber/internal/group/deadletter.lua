@@ -8,7 +8,7 @@
 -- ARGV[5]  'ack', or 'delete' to delete it if all groups have acknowledged it
 -- ARGV[6…] further fields: name, value; one of them is _dead_origin
 -- Returns
---   {'buried', ID in the dead-letter stream}, now or by an earlier try
+--   {'moved', ID in the dead-letter stream}, now or by an earlier try
 --   {'lost'}    pending for another consumer; nothing was done
 --   {'absent'}  pending for nobody; nothing was done
 --   {'gone'}    the entry is deleted; it was acknowledged, if it was pending
@@ -29,7 +29,7 @@ if not row then
     if not letter then break end
     local fields, last = letter[2], {}
     for i = 1, #fields, 2 do last[fields[i]] = fields[i + 1] end
-    if last._dead_origin == origin and last._dead_group == group then return {'buried', letter[1]} end
+    if last._dead_origin == origin and last._dead_group == group then return {'moved', letter[1]} end
     upTo = '(' .. letter[1]
   end
   if #redis.call('XRANGE', key, id, id) == 0 then return {'gone'} end
@@ -49,4 +49,4 @@ if ARGV[5] == 'delete' then
 else
   redis.call('XACK', key, group, id)
 end
-return {'buried', dead}
+return {'moved', dead}

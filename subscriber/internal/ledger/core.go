@@ -138,8 +138,8 @@ func (c *core) unload(e *Entry) {
 	e.size, e.msg = 0, nil
 }
 
-// bury queues an entry for the dead letters.
-func (c *core) bury(e *Entry, reason string) {
+// deadLetter queues an entry for the dead letters.
+func (c *core) deadLetter(e *Entry, reason string) {
 	e.stage, e.attempt.reason = settling, reason
 	c.rejoin(e)
 	c.unload(e)

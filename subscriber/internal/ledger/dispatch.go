@@ -42,7 +42,7 @@ func (d Dispatch) Next(worker int) (p Picked, until Instant) {
 		if c.set.MaxDeliveries == 0 || e.counts.deliveries < c.set.MaxDeliveries {
 			break
 		}
-		c.bury(e, ReasonMaxDeliveries)
+		c.deadLetter(e, ReasonMaxDeliveries)
 	}
 	e.stage, e.attempt = delivered, attempt{worker: worker, at: now}
 	if e.suspicion.isSuspect() {
@@ -251,7 +251,7 @@ func (d Dispatch) Undecodable(e *Entry, err error) {
 	c.land(e)
 	e.counts.deliveries--
 	e.attempt.failure = err
-	c.bury(e, ReasonUndecodable)
+	c.deadLetter(e, ReasonUndecodable)
 }
 
 // Stop ends handing out.

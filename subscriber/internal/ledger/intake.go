@@ -70,7 +70,7 @@ func (in Intake) Add(list []Arrival, sent Instant) {
 		e.own(until, c.now())
 		c.entries[e.id] = e
 		if a.Reason != "" {
-			c.bury(e, a.Reason)
+			c.deadLetter(e, a.Reason)
 			continue
 		}
 		if a.Suspect {

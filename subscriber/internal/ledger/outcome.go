@@ -96,7 +96,7 @@ func (o Outcomes) Settle(e *Entry, acked bool, msg *message.Message) Outcome {
 	switch {
 	case a.reason != "":
 		out.Settlement = Rejected
-		c.bury(e, a.reason)
+		c.deadLetter(e, a.reason)
 	case a.delayed && (!a.failed || a.ended):
 		out.Settlement = Delayed
 		o.uncount(e, was)
@@ -130,7 +130,7 @@ func (o Outcomes) failed(e *Entry, msg *message.Message) *Redelivery {
 	c := o.c
 	switch {
 	case c.set.MaxDeliveries > 0 && e.counts.deliveries >= c.set.MaxDeliveries:
-		c.bury(e, ReasonMaxDeliveries)
+		c.deadLetter(e, ReasonMaxDeliveries)
 		return nil
 	case e.attempt.delayed: // by a later step than the one that failed
 		return o.redeliver(e, e.attempt.delay, true)

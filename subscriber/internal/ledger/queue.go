@@ -5,7 +5,7 @@ import "container/heap"
 // queues are the entries that are ready, and those that wait for their time.
 type queues struct {
 	fresh       queue // read, with their message
-	recovered   queue // of which the server has only told: handed back, or left by a lost reply
+	recovered   queue // of which only the ID is known: handed back, or left by a lost reply
 	suspects    queue // the same, from consumers that died
 	redelivered queue // to be handed out again
 	again       bool  // so was the last one that went out
