@@ -106,7 +106,7 @@ func (d *deadLetters) moveOne(ctx context.Context, dead ledger.DeadLetter, resto
 		d.ledger.Commits.Settled(dead.Entry)
 		return nil
 	}
-	result, id, err := d.group.DeadLetter(ctx, dead.Name, int64(d.cfg.DeadLetterMaxLen), d.cfg.DeleteOnAck,
+	result, id, err := d.group.DeadLetter(ctx, dead.Name, d.cfg.DeadLetterMaxLen, d.cfg.DeleteOnAck,
 		wire.FieldDeadReason, dead.Reason, wire.FieldDeadError, errorText(dead.Failure), wire.FieldDeadCount, dead.Count,
 		wire.FieldDeadGroup, d.cfg.Group, wire.FieldDeadOrigin, d.topic+" "+dead.Name,
 		wire.FieldDeadAt, time.Now().UTC().Format(time.RFC3339))

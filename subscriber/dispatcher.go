@@ -168,7 +168,7 @@ func (d *dispatcher) prepare(ctx context.Context, e *ledger.Entry) *message.Mess
 	count, delay := d.ledger.Dispatch.OutCount(e)
 	pairs, result, err := d.group.Prepare(ctx, e.Name(), count)
 	d.did(doFetch, err)
-	isLost := false
+	var isLost bool
 	switch {
 	case err != nil:
 		isLost = d.ledger.Dispatch.Postpone(e, preparePause)

@@ -41,7 +41,7 @@ var (
 	errNotAlone     = errors.New("an ordered consumer needs the group for itself")
 	errSilent       = errors.New("their consumers gave no sign of life for MinIdle")
 	errNoReason     = errors.New("the handler's error is not known")
-	errNoReplies    = errors.New("Redis did not answer within CloseTimeout and five seconds")
+	errNoReplies    = errors.New("no answer of Redis within CloseTimeout and five seconds")
 	errTrimmed      = errors.New("the entries were deleted or trimmed")
 )
 

@@ -50,8 +50,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// pause waits, and is false when the subscription ends.
-func (s *shared) pause(d time.Duration) bool { return wait.For(context.Background(), s.stopping, d) }
+// pause waits, or until the subscription ends.
+func (s *shared) pause(d time.Duration) { wait.For(context.Background(), s.stopping, d) }
 
 // askRecovery makes the fetcher recover before it reads on, also while it waits for room:
 // of a missing group nothing can be settled, so room might never come.
