@@ -81,7 +81,7 @@ func TestAcknowledgedDuringAnOutage(t *testing.T) {
 		for i, msg := range list {
 			if i == n/2 { // more come while the first ones wait for another try
 				testserver.Eventually(t, within, func() error {
-					if err := sub.Health(); err == nil || !strings.Contains(err.Error(), "settle") {
+					if err := sub.Health(); err == nil || !strings.Contains(err.Error(), "acknowledge") {
 						return fmt.Errorf("no acknowledgement has failed: %w", err)
 					}
 					return nil

@@ -18,6 +18,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -364,4 +365,43 @@ func TestSharedClientStaysUsable(t *testing.T) {
 	other, _ := subscribe(t, newSubscriber(t, client), topic)
 	publish(t, client, topic, "after")
 	receive(t, other).Ack()
+}
+
+// A server that does not answer keeps Close no longer than CloseTimeout and five seconds,
+// however much is still to be reported to it. What is on its way then goes on.
+func TestCloseOfAFrozenServer(t *testing.T) {
+	t.Parallel()
+	s := testserver.Shared(t, testserver.Redis86)
+	client, topic, link := s.Client(), testserver.Topic(t), faultlink.New(t, s.Addr())
+	sub := newSubscriber(t, link.Client(), func(c *subscriber.Config) { c.MinIdle, c.MaxInFlight = 10*time.Minute, 20 })
+	messages, _ := subscribe(t, sub, topic)
+	publish(t, client, topic, numbered(40)...)
+	var list []*message.Message
+	for range 20 {
+		list = append(list, receive(t, messages))
+	}
+	link.Stall(faultlink.Replies)
+	for i, msg := range list {
+		if i%2 == 0 {
+			msg.Ack()
+		} else {
+			msg.Nack()
+		}
+	}
+	begun := time.Now()
+	if err := sub.Close(); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(begun); took > 10*time.Second { // 5.5 s, and a stall of the machine
+		t.Errorf("Close took %v", took)
+	}
+	wantClosed(t, messages)
+	link.Heal()
+	testserver.Eventually(t, time.Minute, func() error {
+		consumers, err := client.XInfoConsumers(t.Context(), topic, "billing").Result()
+		if err != nil || len(consumers) != 1 || consumers[0].Name != "handback" {
+			return unexpected(err, consumers)
+		}
+		return nil
+	})
 }
