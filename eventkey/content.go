@@ -1,7 +1,6 @@
 package eventkey
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -9,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
 
 // contentSource is Content or CanonicalJSON.
@@ -51,14 +52,14 @@ func newContent(name string, canonical bool, metadata []string) contentSource {
 func (s contentSource) Key(topic string, msg *message.Message) (string, error) {
 	payload, prefix := []byte(msg.Payload), "sha256:"
 	if s.canonical {
-		if len(bytes.TrimSpace(trimMark(payload))) == 0 {
+		if jsonpath.Blank(payload) {
 			return "", noKey("payload", topic, msg)
 		}
-		root, err := parseJSON(payload)
+		root, err := jsonpath.Read(payload)
 		if err != nil {
 			return "", invalid("message %q for topic %q: the payload has no canonical form: %w", msg.UUID, topic, err)
 		}
-		payload, prefix = root.appendTo(nil, nil), "json-sha256:"
+		payload, prefix = root.AppendTo(nil, nil), "json-sha256:"
 	}
 	empty := len(payload) == 0
 	h := sha256.New()

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
 
 // Fingerprint says what must be equal in two messages of one key. Where two
@@ -79,18 +81,18 @@ func (payloadPrint) Sum(msg *message.Message) ([]byte, error) {
 // jsonPrint is JSONWithout or JSONOnly.
 type jsonPrint struct {
 	only    bool
-	fields  []jsonField // of JSONOnly, sorted
-	tree    *pathNode   // of their steps up to the first [*]
-	without pathSet     // of JSONWithout
+	fields  []jsonField      // of JSONOnly, sorted
+	picker  *jsonpath.Picker // of their steps up to the first [*]
+	without jsonpath.Set     // of JSONWithout
 	faults  error
 }
 
 // jsonField is a path of JSONOnly.
 type jsonField struct {
-	path string
-	from string // the path up to the first [*]
-	rest []step // what follows it
-	slot int    // of the value at from
+	path  string
+	from  string          // the path up to the first [*]
+	rest  []jsonpath.Step // what follows it
+	index int             // of the value at from
 }
 
 // JSONWithout is the fingerprint of a JSON payload without the fields at the given
@@ -111,7 +113,7 @@ func JSONWithout(paths ...string) Fingerprint { return newJSONPrint("JSONWithout
 func JSONOnly(paths ...string) Fingerprint { return newJSONPrint("JSONOnly", true, paths) }
 
 func newJSONPrint(name string, only bool, paths []string) *jsonPrint {
-	f := &jsonPrint{only: only, tree: newPathTree()}
+	f := &jsonPrint{only: only, picker: jsonpath.NewPicker()}
 	var faults []error
 	if len(paths) == 0 {
 		faults = append(faults, fmt.Errorf("eventkey.%s needs at least one path", name))
@@ -120,18 +122,20 @@ func newJSONPrint(name string, only bool, paths []string) *jsonPrint {
 		faults = append(faults, fmt.Errorf("eventkey.%s takes at most %d paths", name, maxFields))
 	}
 	for _, path := range paths {
-		steps, err := parsePath(path)
+		steps, err := jsonpath.Parse(path)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("eventkey.%s, path %q: %w", name, path, err))
 			continue
 		}
 		f.without = append(f.without, steps)
-		fixed := slices.IndexFunc(steps, func(st step) bool { return st.kind == toEach })
+		fixed := slices.IndexFunc(steps, func(st jsonpath.Step) bool { return st.Kind == jsonpath.Each })
 		if fixed < 0 {
 			fixed = len(steps)
 		}
-		slot := f.tree.insert(steps[:fixed], len(f.fields))
-		f.fields = append(f.fields, jsonField{path: formatPath(steps), from: formatPath(steps[:fixed]), rest: steps[fixed:], slot: slot})
+		f.fields = append(f.fields, jsonField{
+			path: jsonpath.Format(steps), from: jsonpath.Format(steps[:fixed]),
+			rest: steps[fixed:], index: f.picker.Add(steps[:fixed]),
+		})
 	}
 	// One field may be written in two ways.
 	slices.SortFunc(f.fields, func(a, b jsonField) int { return strings.Compare(a.path, b.path) })
@@ -152,8 +156,8 @@ func (f *jsonPrint) Sum(msg *message.Message) ([]byte, error) {
 		if canonical, err = f.fieldsOf(msg.Payload); err != nil {
 			return nil, err
 		}
-	} else if root, err := parseJSON(msg.Payload); err == nil {
-		canonical = root.appendTo(nil, f.without)
+	} else if root, err := jsonpath.Read(msg.Payload); err == nil {
+		canonical = root.AppendTo(nil, f.without)
 	} else {
 		// A byte that no JSON text begins with keeps the two kinds apart.
 		canonical = append([]byte{0xFF}, msg.Payload...)
@@ -170,10 +174,10 @@ func (f *jsonPrint) fieldsOf(payload []byte) (canonical []byte, err error) {
 	}
 	some := false
 	for _, field := range f.fields {
-		canonical = appendQuoted(canonical, field.path)
-		if v := values[field.slot]; v != nil && (len(field.rest) == 0 || v.isArray()) {
+		canonical = jsonpath.AppendQuoted(canonical, field.path)
+		if v := values[field.index]; v != nil && (len(field.rest) == 0 || v.IsArray()) {
 			var found bool
-			canonical, found = v.appendAt(append(canonical, ':'), field.rest)
+			canonical, found = v.AppendAt(append(canonical, ':'), field.rest)
 			some = some || found
 		}
 		canonical = append(canonical, '\n')
@@ -188,24 +192,17 @@ func (f *jsonPrint) fieldsOf(payload []byte) (canonical []byte, err error) {
 	return canonical, nil
 }
 
-// values are the values in the slots of the tree, nil for a missing one.
-func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
-	found := make([]jsonValue, len(f.without))
-	if err := pick(payload, f.tree, found); err != nil {
+// values are the values that the picker finds, nil for a missing one.
+func (f *jsonPrint) values(payload []byte) ([]*jsonpath.Node, error) {
+	found := make([]jsonpath.Value, f.picker.Size())
+	if err := f.picker.Pick(payload, found); err != nil {
 		return nil, invalid("the payload is unusable: %w", err)
 	}
-	nodes := make([]*jsonNode, len(found))
+	nodes := make([]*jsonpath.Node, len(found))
 	for i, v := range found {
-		switch v.kind {
-		case 0:
-		case kindObject, kindArray:
-			node, err := parseJSON(v.raw)
-			if err != nil {
-				return nil, invalid("the payload is unusable: %w", err)
-			}
-			nodes[i] = node
-		default:
-			nodes[i] = &jsonNode{kind: v.kind, text: string(v.text())}
+		var err error
+		if nodes[i], err = v.Node(); err != nil {
+			return nil, invalid("the payload is unusable: %w", err)
 		}
 	}
 	return nodes, nil
@@ -224,16 +221,7 @@ func FirstDifference(f Fingerprint, a, b []byte) (field string) {
 	if d, ok := f.(interface{ FirstDifference(a, b []byte) string }); ok {
 		return d.FirstDifference(a, b)
 	}
-	return firstDifference(a, b, nil)
-}
-
-func firstDifference(a, b []byte, without pathSet) string {
-	rootA, errA := parseJSON(a)
-	rootB, errB := parseJSON(b)
-	if errA != nil || errB != nil {
-		return ""
-	}
-	return rootA.difference(rootB, "$", without)
+	return jsonpath.FirstDifference(a, b, nil)
 }
 
 // FirstDifference makes the difference respect the paths.
@@ -242,7 +230,7 @@ func (f *jsonPrint) FirstDifference(a, b []byte) string {
 		return ""
 	}
 	if !f.only {
-		return firstDifference(a, b, f.without)
+		return jsonpath.FirstDifference(a, b, f.without)
 	}
 	valuesA, errA := f.values(a)
 	valuesB, errB := f.values(b)
@@ -250,7 +238,7 @@ func (f *jsonPrint) FirstDifference(a, b []byte) string {
 		return ""
 	}
 	for _, field := range f.fields {
-		if d := valuesA[field.slot].differenceAt(valuesB[field.slot], field.from, field.rest); d != "" {
+		if d := valuesA[field.index].DifferenceAt(valuesB[field.index], field.from, field.rest); d != "" {
 			return d
 		}
 	}

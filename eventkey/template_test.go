@@ -166,8 +166,8 @@ func TestUnusablePayload(t *testing.T) {
 	for _, tt := range []struct{ payload, want string }{
 		{`{"a":{"b":1}}`, "it is an object"},
 		{`{"a":[1]}`, "it is an array"},
-		{`{"a":1,"a":1}`, "stands twice"},
-		{`{"a":1,"\u0061":2}`, "stands twice"},
+		{`{"a":1,"a":1}`, "duplicate name"},
+		{`{"a":1,"\u0061":2}`, "duplicate name"},
 		{`{"a":1`, "not valid JSON"},
 		{`{"a":1}}`, "not valid JSON"},
 		{`{"a":1, b}`, "not valid JSON"},
