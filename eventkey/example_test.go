@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 )
 
 func ExampleTemplate() {
@@ -75,15 +76,15 @@ func ExampleJSONWithout() {
 	a, _ := f.Sum(first)
 	b, _ := f.Sum(retry)
 	c, _ := f.Sum(other)
-	fmt.Println(string(a) == string(b), string(a) == string(c), eventkey.FirstDifference(f, first.Payload, other.Payload))
+	fmt.Println(string(a) == string(b), string(a) == string(c), identity.FirstDifference(f, first.Payload, other.Payload))
 	// Output: true false $.amount
 }
 
 func ExampleNextAttempt() {
 	msg := message.NewMessage("", nil)
-	fmt.Println(eventkey.IdempotentID("pay:1001", eventkey.AttemptOf(msg), eventkey.OriginOf(msg)))
+	fmt.Println(identity.IdempotentID("pay:1001", identity.AttemptOf(msg.Metadata), identity.OriginOf(msg.Metadata)))
 	eventkey.NextAttempt(msg)
-	fmt.Println(eventkey.IdempotentID("pay:1001", eventkey.AttemptOf(msg), eventkey.OriginOf(msg)))
+	fmt.Println(identity.IdempotentID("pay:1001", identity.AttemptOf(msg.Metadata), identity.OriginOf(msg.Metadata)))
 	// Output:
 	// pay:1001
 	// ~1.0:pay:1001

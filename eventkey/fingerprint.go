@@ -41,32 +41,6 @@ func (f FingerprintFunc) Validate() error {
 	return nil
 }
 
-// ValidateFingerprint reports what the fingerprint's method Validate() error says,
-// if it has one. Constructors call it. Nil is valid and stands for [Payload].
-func ValidateFingerprint(f Fingerprint) error {
-	if f == nil {
-		return nil
-	}
-	return validate(f)
-}
-
-// Sum is the fingerprint f of a message, that of [Payload] where f is nil. Every error
-// is [ErrInvalidMessage]; a fingerprint that panics is one.
-func Sum(f Fingerprint, msg *message.Message) (sum []byte, err error) {
-	if f == nil {
-		f = Payload()
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			sum, err = nil, invalid("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
-		}
-	}()
-	if sum, err = f.Sum(msg); err != nil {
-		return nil, invalid("fingerprint of message %q: %w", msg.UUID, err)
-	}
-	return sum, nil
-}
-
 type payloadPrint struct{}
 
 // Payload is the default fingerprint: the SHA-256 digest of the payload. Every
@@ -206,22 +180,6 @@ func (f *jsonPrint) values(payload []byte) ([]*jsonpath.Node, error) {
 		}
 	}
 	return nodes, nil
-}
-
-// FirstDifference names the first field, in sorted order, in which two payloads
-// differ for the fingerprint: "$.amount", or "$" where they differ as a whole. It
-// is empty where they don't differ, are not both JSON, or the fingerprint's method
-// panics. [Template] and [JSONWithout] read what it returns, except for "$".
-func FirstDifference(f Fingerprint, a, b []byte) (field string) {
-	defer func() {
-		if recover() != nil {
-			field = "" // that they differ is known without it
-		}
-	}()
-	if d, ok := f.(interface{ FirstDifference(a, b []byte) string }); ok {
-		return d.FirstDifference(a, b)
-	}
-	return jsonpath.FirstDifference(a, b, nil)
 }
 
 // FirstDifference makes the difference respect the paths.

@@ -6,6 +6,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/fault"
 )
 
 // Names of metadata fields. They are part of the format on the wire, except
@@ -42,12 +44,9 @@ var ErrNoKey = errors.New("no idempotency key")
 // [ErrNoKey]; publisher.IsPermanent and middleware.IsPermanent know both.
 var ErrInvalidMessage = errors.New("invalid message")
 
-// invalidError makes an error match ErrInvalidMessage, and leaves its text as it is.
-type invalidError struct{ error }
-
-func (e invalidError) Unwrap() error        { return e.error }
-func (invalidError) Is(target error) bool   { return target == ErrInvalidMessage }
-func invalid(format string, a ...any) error { return invalidError{fmt.Errorf(format, a...)} }
+func invalid(format string, a ...any) error {
+	return fault.As(ErrInvalidMessage, fmt.Errorf(format, a...))
+}
 
 // NoKeyError is an [ErrNoKey] that names what is missing, and on which message.
 type NoKeyError struct {

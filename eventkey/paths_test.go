@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
 
@@ -20,8 +21,8 @@ func payload(text string) *message.Message { return message.NewMessage("u", []by
 
 // equal tells whether a fingerprint takes two payloads for the same content.
 func equal(t interface{ Fatal(...any) }, f eventkey.Fingerprint, a, b string) bool {
-	sumA, errA := eventkey.Sum(f, payload(a))
-	sumB, errB := eventkey.Sum(f, payload(b))
+	sumA, errA := identity.Sum(f, payload(a))
+	sumB, errB := identity.Sum(f, payload(b))
 	if errA != nil || errB != nil {
 		t.Fatal(a, b, errA, errB)
 	}
@@ -54,7 +55,7 @@ func TestPathMeansAnotherField(t *testing.T) {
 		"$":                    {"whole payload"},
 	} {
 		for _, f := range []eventkey.Fingerprint{eventkey.JSONWithout(path), eventkey.JSONOnly("ok", path)} {
-			err := eventkey.ValidateFingerprint(f)
+			err := identity.ValidateFingerprint(f)
 			for _, text := range want {
 				if err == nil || !strings.Contains(err.Error(), text) {
 					t.Errorf("%s: %v, want %s in it", path, err, text)
@@ -140,14 +141,14 @@ func TestEachElement(t *testing.T) {
 				{eventkey.JSONWithout("variants[*].at", "$.variants[*].tags[*].n"), tt.without},
 				{eventkey.JSONOnly("id", "variants[*].sku", "variants[*].tags[*].n"), tt.only},
 			} {
-				if err := eventkey.ValidateFingerprint(f.print); err != nil {
+				if err := identity.ValidateFingerprint(f.print); err != nil {
 					t.Fatal(err)
 				}
 				if got := equal(t, f.print, tt.a, tt.b); got != (f.diff == "") {
 					t.Errorf("equal %v, want the difference %q", got, f.diff)
 				}
 				for _, pair := range [][2]string{{tt.a, tt.b}, {tt.b, tt.a}} {
-					if d := eventkey.FirstDifference(f.print, []byte(pair[0]), []byte(pair[1])); d != f.diff {
+					if d := identity.FirstDifference(f.print, []byte(pair[0]), []byte(pair[1])); d != f.diff {
 						t.Errorf("difference %q, want %q", d, f.diff)
 					}
 				}
@@ -164,16 +165,16 @@ func TestEachElement(t *testing.T) {
 	}
 	// With nothing but [*], an array of nothing is something, and one without the field isn't.
 	only := eventkey.JSONOnly("a[*].id")
-	if _, err := eventkey.Sum(only, payload(`{"a":[]}`)); err != nil {
+	if _, err := identity.Sum(only, payload(`{"a":[]}`)); err != nil {
 		t.Error(err)
 	}
-	if _, err := eventkey.Sum(only, payload(`{"a":[{"ID":1}]}`)); err == nil {
+	if _, err := identity.Sum(only, payload(`{"a":[{"ID":1}]}`)); err == nil {
 		t.Error("nothing is compared")
 	}
 	if !equal(t, eventkey.JSONWithout("a[1]"), `{"a":[1]}`, `{"a":[1,2]}`) || !equal(t, eventkey.JSONWithout("a[*]"), `{"a":[1]}`, `{"a":[]}`) {
 		t.Error("whether an excluded element is there counts")
 	}
-	if a, b := eventkey.JSONOnly(`["id"]`, "id"), eventkey.JSONOnly("$.id"); !slices.Equal(must(eventkey.Sum(a, payload(`{"id":1}`))), must(eventkey.Sum(b, payload(`{"id":1}`)))) {
+	if a, b := eventkey.JSONOnly(`["id"]`, "id"), eventkey.JSONOnly("$.id"); !slices.Equal(must(identity.Sum(a, payload(`{"id":1}`))), must(identity.Sum(b, payload(`{"id":1}`)))) {
 		t.Error("one field written in two ways is two")
 	}
 }
@@ -208,7 +209,7 @@ func TestPrintedPathMeansTheField(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wrap := func(v any) string { return string(must(json.Marshal(map[string]any{"id": 1, "doc": v}))) }
 		a, b := wrap(documents(3).Draw(t, "a")), wrap(documents(3).Draw(t, "b"))
-		field := eventkey.FirstDifference(nil, []byte(a), []byte(b))
+		field := identity.FirstDifference(nil, []byte(a), []byte(b))
 		var without []string
 		for field != "" {
 			template := eventkey.Template("{" + field + "}")
@@ -231,10 +232,10 @@ func TestPrintedPathMeansTheField(t *testing.T) {
 				t.Skip("too many differences")
 			}
 			f := eventkey.JSONWithout(without...)
-			if err := eventkey.ValidateFingerprint(f); err != nil {
+			if err := identity.ValidateFingerprint(f); err != nil {
 				t.Fatal(err)
 			}
-			next := eventkey.FirstDifference(f, []byte(a), []byte(b))
+			next := identity.FirstDifference(f, []byte(a), []byte(b))
 			if (next == "") != equal(t, f, a, b) || slices.Contains(without, next) {
 				t.Fatalf("%s and %s without %s: next is %q", a, b, without, next)
 			}
@@ -292,7 +293,7 @@ func TestByteOrderMark(t *testing.T) {
 			t.Errorf("%s: a mark makes a difference", name)
 		}
 	}
-	if d := eventkey.FirstDifference(nil, []byte(marked), []byte(`{"id":2}`)); d != "$.at" {
+	if d := identity.FirstDifference(nil, []byte(marked), []byte(`{"id":2}`)); d != "$.at" {
 		t.Errorf("difference %q", d)
 	}
 	for _, doc := range []string{byteOrderMark + byteOrderMark + doc, " " + byteOrderMark + doc, doc + byteOrderMark} {

@@ -10,6 +10,8 @@ package wire
 import (
 	"fmt"
 	"strings"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 // Names of the fields of an entry.
@@ -19,11 +21,8 @@ const (
 	FieldPayload  = "payload"
 )
 
-// neverSent begins the names of metadata that stays inside the process. Package
-// eventkey defines the name; a test pins that the two agree.
-const neverSent = "idempotency_child_key"
-
-func isNeverSent(name string) bool { return strings.HasPrefix(name, neverSent) }
+// isNeverSent reports whether metadata of that name stays inside the process.
+func isNeverSent(name string) bool { return strings.HasPrefix(name, eventkey.MetadataChildKey) }
 
 // Error is an entry that can't be decoded, now or ever.
 type Error struct {
