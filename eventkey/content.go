@@ -25,7 +25,7 @@ type contentSource struct {
 // has no key.
 //
 // Two events of equal content are one event then: a second payment of the same
-// amount is taken for a retry unless something in the payload tells them apart.
+// amount is taken for a retry unless something in the payload distinguishes them.
 //
 // Every byte counts. JSON that a retry writes with its names in another order, or with
 // other white space, is another event, and so another entry: use [CanonicalJSON] there.
@@ -37,8 +37,8 @@ func Content(metadataNames ...string) Source { return newContent("Content", fals
 // and 5.0 are two contents, so that no digit of a large number is lost. (RFC 8785 would
 // round them to doubles.)
 //
-// An empty payload is [ErrNoKey]. One that is not JSON, or has a name twice in one
-// object, is [ErrInvalidMessage].
+// An empty payload is [ErrNoKey]. One that is not JSON, or has a duplicate name
+// in an object, is [ErrInvalidMessage].
 func CanonicalJSON(metadataNames ...string) Source {
 	return newContent("CanonicalJSON", true, metadataNames)
 }

@@ -14,15 +14,16 @@ import (
 
 // Fingerprint says what must be equal in two messages of one key. Where two
 // messages have the same key and different fingerprints, one of them must not
-// pass for the other: the publisher and the handling middleware report a conflict.
+// pass for the other: publisher and middleware report a conflict.
 //
 // Sum must be deterministic, safe for concurrent use, and should be a digest of a
 // few dozen bytes, since it is stored with each key. An error says that the message is
 // faulty: another try would not help.
 //
-// A fingerprint that can be misconfigured has a method Validate() error as well
-// (see [ValidateFingerprint]); one that can tell where two payloads differ has a
-// method FirstDifference(a, b []byte) string (see [FirstDifference]).
+// A fingerprint that can be misconfigured has a method Validate() error as well; it is
+// called by the constructor that the fingerprint is given to. One that can name what
+// differs has a method FirstDifference(a, b []byte) string, which gets two payloads and
+// returns the path of a field, or nothing: it stands in the publisher's conflict.
 type Fingerprint interface {
 	Sum(msg *message.Message) ([]byte, error)
 }
@@ -76,7 +77,7 @@ type jsonField struct {
 //
 // Whether such a field is there does not count either. White space, the order of names
 // and a byte order mark don't count; numbers count as written. A payload that is not
-// JSON, or has a name twice in one object, counts byte by byte. The package comment
+// JSON, or has a duplicate name in an object, counts byte by byte. The package comment
 // describes paths.
 func JSONWithout(paths ...string) Fingerprint { return newJSONPrint("JSONWithout", false, paths) }
 

@@ -19,7 +19,7 @@ const byteOrderMark = "\ufeff"
 
 func payload(text string) *message.Message { return message.NewMessage("u", []byte(text)) }
 
-// equal tells whether a fingerprint takes two payloads for the same content.
+// equal reports whether a fingerprint takes two payloads for the same content.
 func equal(t interface{ Fatal(...any) }, f eventkey.Fingerprint, a, b string) bool {
 	sumA, errA := identity.Sum(f, payload(a))
 	sumB, errB := identity.Sum(f, payload(b))

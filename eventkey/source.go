@@ -111,8 +111,9 @@ func (s firstSource) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Validate reports all faults of a source: that it is nil, and what its method
-// Validate() error says if it has one. Constructors call it.
+// Validate returns all faults of a source: that it is nil, and what its method
+// Validate() error reports if it has one. Constructors call it, and so does a source that
+// is made of others.
 func Validate(s Source) error {
 	if s == nil {
 		return errors.New("the eventkey.Source is nil")

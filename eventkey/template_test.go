@@ -122,7 +122,7 @@ func TestTemplateFaults(t *testing.T) {
 	}
 }
 
-// Scenario: a key field is missing or empty.
+// The error names the field that is missing or empty.
 func TestMissingFieldIsNamed(t *testing.T) {
 	for _, tt := range []struct{ template, payload, field string }{
 		{"pay:{tenant}:{$.order_id}", `{"order_id":1}`, "tenant"},
@@ -216,7 +216,7 @@ func TestJoinIsInjective(t *testing.T) {
 	})
 }
 
-// Scenario: values that contain the separator.
+// Values that contain the separator.
 func TestValuesWithTheSeparator(t *testing.T) {
 	for _, pair := range [][2][]string{
 		{{"a:b", "c"}, {"a", "b:c"}},

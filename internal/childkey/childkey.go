@@ -23,7 +23,7 @@ type holder struct {
 	sameness
 	// trying counts the publishes under way.
 	trying int
-	// may tells that the message may be in the stream, is that it is.
+	// may means that the message may be in the stream, is that it is.
 	may, is bool
 }
 

@@ -77,7 +77,7 @@ func Resolve(ctx context.Context, topic string, msg *message.Message, topicSourc
 	}
 
 	var err error
-	if own, isSet := msg.Metadata[eventkey.MetadataKey]; isSet && !(isNew && own == handled.Key) {
+	if own, isSet := msg.Metadata[eventkey.MetadataKey]; isSet && (!isNew || own != handled.Key) {
 		r.Key, err = own, checkKeyOf(own, eventkey.MetadataKey, topic, msg)
 	} else {
 		err = r.derive(run, topic, msg, cmp.Or(topicSource, publisherSource))

@@ -120,8 +120,6 @@ func TestKeyPrecedence(t *testing.T) {
 	}
 }
 
-// A copy of the message being handled is a new message, except where it is that
-// message going on: requeued, republished or poisoned.
 // What can't be handled can be moved away, whatever is wrong with its key.
 func TestPoisonedMessageWithoutAUsableKey(t *testing.T) {
 	template := eventkey.Template("pay:{$.id}")
@@ -148,6 +146,8 @@ func TestPoisonedMessageWithoutAUsableKey(t *testing.T) {
 	}
 }
 
+// A copy of the message being handled is a new message, except where it is that
+// message going on: requeued, republished or poisoned.
 func TestInheritedKeyAndAttempt(t *testing.T) {
 	parent := newMessage("p", eventkey.MetadataKey, "k", eventkey.MetadataAttempt, "2", retries, "1",
 		"topic_poisoned", "orders", "handler_poisoned", "charge", "reason_poisoned", "r",
@@ -244,7 +244,7 @@ func TestDeadLetterSentBackByAHandler(t *testing.T) {
 	}
 }
 
-// Scenario: what a handler publishes gets the same key when the handler runs again.
+// What a handler publishes gets the same key when the handler runs again.
 func TestChildKeysOfAHandlerThatPublishesByItself(t *testing.T) {
 	resolve := func(ctx context.Context, topic string, msg *message.Message) (string, error) {
 		r, err := identity.Resolve(ctx, topic, msg, nil, nil)
@@ -306,7 +306,7 @@ func TestChildKeysOfAHandlerThatPublishesByItself(t *testing.T) {
 		t.Errorf("a message without UUID is only itself: %q, %v", got, err)
 	}
 
-	// With a source that has no key for it, the error tells both.
+	// With a source that has no key for it, the error names both.
 	if _, err := identity.Resolve(ctx, "out", second, eventkey.Metadata("ref"), nil); !errors.Is(err, eventkey.ErrNoKey) ||
 		!strings.Contains(err.Error(), "ref is missing") || !strings.Contains(err.Error(), "already published") {
 		t.Errorf("got %v", err)

@@ -178,7 +178,7 @@ func AppendQuoted(dst []byte, text string) []byte {
 	return append(dst, '"')
 }
 
-// AppendAt writes the values that the steps lead to. found tells whether there is one; an
+// AppendAt writes the values that the steps lead to. found reports whether there is one; an
 // array without elements counts as found by [*].
 func (n *Node) AppendAt(dst []byte, steps []Step) (_ []byte, found bool) {
 	switch {

@@ -125,7 +125,7 @@ func parseIndex(path, rest string) (st Step, size int, err error) {
 	return Step{Kind: Element, Index: index}, end + 1, nil
 }
 
-// isNameRune tells whether a character of a name needs no quotes.
+// isNameRune reports whether a character of a name needs no quotes.
 func isNameRune(r rune) bool {
 	return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '-'
 }
@@ -197,10 +197,10 @@ func surrogateAt(s string) rune {
 	return 0xD000 | rune(s[1]&0x3F)<<6 | rune(s[2]&0x3F)
 }
 
-// Set are the paths that go on below some value, each without the steps above it.
+// Set is the paths that go on below some value, each without the steps above it.
 type Set [][]Step
 
-// member are the paths below the member of that name.
+// member returns the paths below the member of that name.
 func (s Set) member(name string) (below Set) {
 	for _, path := range s {
 		if path[0].Kind == Member && path[0].Name == name {
@@ -210,7 +210,7 @@ func (s Set) member(name string) (below Set) {
 	return below
 }
 
-// element are the paths below an element.
+// element returns the paths below an element.
 func (s Set) element(index int) (below Set) {
 	for _, path := range s {
 		if path[0].Kind == Each || path[0].Kind == Element && path[0].Index == index {
@@ -220,7 +220,7 @@ func (s Set) element(index int) (below Set) {
 	return below
 }
 
-// ends tells that a path ends here.
+// ends reports whether a path ends here.
 func (s Set) ends() bool {
 	for _, path := range s {
 		if len(path) == 0 {

@@ -216,7 +216,7 @@ func (s *scanner) escape() error {
 func isHex(c byte) bool { return isDigit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
 
 // member reads a name of an object and the colon after it. more is false at the
-// end of the object. first tells that no member came before.
+// end of the object. first means that no member came before.
 func (s *scanner) member(first bool) (name Value, more bool, err error) {
 	c := s.peek()
 	if c == '}' {

@@ -40,7 +40,7 @@ func TestGoldenDeadLetterFields(t *testing.T) {
 }
 
 // A dead letter that was copied back with its marks in its metadata, and failed again,
-// says why it failed last: its marks are what tells it from the first one.
+// says why it failed last: its marks distinguish it from the first one.
 func TestSecondDeadLetterHasTheMarksOfTheFirst(t *testing.T) {
 	first := message.NewMessage("u", []byte("p"))
 	first.Metadata = message.Metadata{"tenant": "t", FieldDeadReason: "max deliveries", FieldDeadOrigin: "orders 1-0", FieldDeadAt: "10:00"}

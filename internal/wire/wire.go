@@ -24,9 +24,9 @@ const (
 // isNeverSent reports whether metadata of that name stays inside the process.
 func isNeverSent(name string) bool { return strings.HasPrefix(name, eventkey.MetadataChildKey) }
 
-// Error is an entry that can't be decoded, now or ever.
+// Error is about an entry that can't be decoded, now or ever.
 type Error struct {
-	// Stream and ID tell the entry.
+	// Stream and ID are those of the entry.
 	Stream, ID string
 	// Err is what is wrong with it.
 	Err error

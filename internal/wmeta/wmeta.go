@@ -5,14 +5,16 @@ package wmeta
 
 import "strconv"
 
+// What Watermill's components write.
 const (
 	// CQRSName is where the marshalers of components/cqrs write the name of the event.
 	CQRSName = "name"
 
-	// DelayedUntil and DelayedFor are those of components/delay and of the middleware
-	// DelayOnError: when a message is due, and how long it waits.
+	// DelayedUntil is when a message is due, by components/delay and the middleware
+	// DelayOnError.
 	DelayedUntil = "_watermill_delayed_until"
-	DelayedFor   = "_watermill_delayed_for"
+	// DelayedFor is how long it waits, by the same.
+	DelayedFor = "_watermill_delayed_for"
 
 	// RequeuerRetries is how often components/requeuer has sent a message back.
 	RequeuerRetries = "_watermill_requeuer_retries"
@@ -29,13 +31,20 @@ const (
 // and stored on servers.
 const DeadPrefix = "_dead_"
 
+// What the subscriber notes on a dead letter.
 const (
-	DeadReason = DeadPrefix + "reason" // why it is here: one of a few words, or a handler's own
-	DeadError  = DeadPrefix + "error"  // what the handler or the decoder said
-	DeadCount  = DeadPrefix + "count"  // how often it was delivered
-	DeadGroup  = DeadPrefix + "group"  // the group that gave up on it
-	DeadOrigin = DeadPrefix + "origin" // stream and entry ID, "orders 1700000000000-0"
-	DeadAt     = DeadPrefix + "at"     // when, RFC 3339
+	// DeadReason is why it is here: one of a few words, or a handler's own.
+	DeadReason = DeadPrefix + "reason"
+	// DeadError is the error of the handler or the decoder.
+	DeadError = DeadPrefix + "error"
+	// DeadCount is how often it was delivered.
+	DeadCount = DeadPrefix + "count"
+	// DeadGroup is the group that gave up on it.
+	DeadGroup = DeadPrefix + "group"
+	// DeadOrigin is its stream and entry ID: "orders 1700000000000-0".
+	DeadOrigin = DeadPrefix + "origin"
+	// DeadAt is when it was given up, in RFC 3339.
+	DeadAt = DeadPrefix + "at"
 )
 
 // Counter reads a counter in metadata. One that is missing or is no number is 0, as it is
