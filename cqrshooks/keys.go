@@ -32,7 +32,7 @@ import (
 // The parts are joined by eventkey.Join, which escapes them. A key is unique per topic:
 // where several types share one, begin with a word for the type. Begin so, too, where a
 // handler publishes an event with the ID of the one that it handles: an equal key counts
-// as inherited, see eventkey.Resolve.
+// as inherited.
 type Keyed interface {
 	EventKey() []string
 }

@@ -1,7 +1,6 @@
 package eventkey
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
@@ -9,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
 
 // contentSource is Content or CanonicalJSON.
@@ -24,7 +25,7 @@ type contentSource struct {
 // has no key.
 //
 // Two events of equal content are one event then: a second payment of the same
-// amount is taken for a retry unless something in the payload tells them apart.
+// amount is taken for a retry unless something in the payload distinguishes them.
 //
 // Every byte counts. JSON that a retry writes with its names in another order, or with
 // other white space, is another event, and so another entry: use [CanonicalJSON] there.
@@ -36,8 +37,8 @@ func Content(metadataNames ...string) Source { return newContent("Content", fals
 // and 5.0 are two contents, so that no digit of a large number is lost. (RFC 8785 would
 // round them to doubles.)
 //
-// An empty payload is [ErrNoKey]. One that is not JSON, or has a name twice in one
-// object, is [ErrInvalidMessage].
+// An empty payload is [ErrNoKey]. One that is not JSON, or has a duplicate name
+// in an object, is [ErrInvalidMessage].
 func CanonicalJSON(metadataNames ...string) Source {
 	return newContent("CanonicalJSON", true, metadataNames)
 }
@@ -51,14 +52,14 @@ func newContent(name string, canonical bool, metadata []string) contentSource {
 func (s contentSource) Key(topic string, msg *message.Message) (string, error) {
 	payload, prefix := []byte(msg.Payload), "sha256:"
 	if s.canonical {
-		if len(bytes.TrimSpace(trimMark(payload))) == 0 {
+		if jsonpath.Blank(payload) {
 			return "", noKey("payload", topic, msg)
 		}
-		root, err := parseJSON(payload)
+		root, err := jsonpath.Read(payload)
 		if err != nil {
 			return "", invalid("message %q for topic %q: the payload has no canonical form: %w", msg.UUID, topic, err)
 		}
-		payload, prefix = root.appendTo(nil, nil), "json-sha256:"
+		payload, prefix = root.AppendTo(nil, nil), "json-sha256:"
 	}
 	empty := len(payload) == 0
 	h := sha256.New()

@@ -8,19 +8,22 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
 
 // Fingerprint says what must be equal in two messages of one key. Where two
 // messages have the same key and different fingerprints, one of them must not
-// pass for the other: the publisher and the handling middleware report a conflict.
+// pass for the other: publisher and middleware report a conflict.
 //
 // Sum must be deterministic, safe for concurrent use, and should be a digest of a
 // few dozen bytes, since it is stored with each key. An error says that the message is
 // faulty: another try would not help.
 //
-// A fingerprint that can be misconfigured has a method Validate() error as well
-// (see [ValidateFingerprint]); one that can tell where two payloads differ has a
-// method FirstDifference(a, b []byte) string (see [FirstDifference]).
+// A fingerprint that can be misconfigured has a method Validate() error as well; it is
+// called by the constructor that the fingerprint is given to. One that can name what
+// differs has a method FirstDifference(a, b []byte) string, which gets two payloads and
+// returns the path of a field, or nothing: it stands in the publisher's conflict.
 type Fingerprint interface {
 	Sum(msg *message.Message) ([]byte, error)
 }
@@ -39,32 +42,6 @@ func (f FingerprintFunc) Validate() error {
 	return nil
 }
 
-// ValidateFingerprint reports what the fingerprint's method Validate() error says,
-// if it has one. Constructors call it. Nil is valid and stands for [Payload].
-func ValidateFingerprint(f Fingerprint) error {
-	if f == nil {
-		return nil
-	}
-	return validate(f)
-}
-
-// Sum is the fingerprint f of a message, that of [Payload] where f is nil. Every error
-// is [ErrInvalidMessage]; a fingerprint that panics is one.
-func Sum(f Fingerprint, msg *message.Message) (sum []byte, err error) {
-	if f == nil {
-		f = Payload()
-	}
-	defer func() {
-		if p := recover(); p != nil {
-			sum, err = nil, invalid("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
-		}
-	}()
-	if sum, err = f.Sum(msg); err != nil {
-		return nil, invalid("fingerprint of message %q: %w", msg.UUID, err)
-	}
-	return sum, nil
-}
-
 type payloadPrint struct{}
 
 // Payload is the default fingerprint: the SHA-256 digest of the payload. Every
@@ -79,18 +56,18 @@ func (payloadPrint) Sum(msg *message.Message) ([]byte, error) {
 // jsonPrint is JSONWithout or JSONOnly.
 type jsonPrint struct {
 	only    bool
-	fields  []jsonField // of JSONOnly, sorted
-	tree    *pathNode   // of their steps up to the first [*]
-	without pathSet     // of JSONWithout
+	fields  []jsonField      // of JSONOnly, sorted
+	picker  *jsonpath.Picker // of their steps up to the first [*]
+	without jsonpath.Set     // of JSONWithout
 	faults  error
 }
 
 // jsonField is a path of JSONOnly.
 type jsonField struct {
-	path string
-	from string // the path up to the first [*]
-	rest []step // what follows it
-	slot int    // of the value at from
+	path  string
+	from  string          // the path up to the first [*]
+	rest  []jsonpath.Step // what follows it
+	index int             // of the value at from
 }
 
 // JSONWithout is the fingerprint of a JSON payload without the fields at the given
@@ -100,7 +77,7 @@ type jsonField struct {
 //
 // Whether such a field is there does not count either. White space, the order of names
 // and a byte order mark don't count; numbers count as written. A payload that is not
-// JSON, or has a name twice in one object, counts byte by byte. The package comment
+// JSON, or has a duplicate name in an object, counts byte by byte. The package comment
 // describes paths.
 func JSONWithout(paths ...string) Fingerprint { return newJSONPrint("JSONWithout", false, paths) }
 
@@ -111,7 +88,7 @@ func JSONWithout(paths ...string) Fingerprint { return newJSONPrint("JSONWithout
 func JSONOnly(paths ...string) Fingerprint { return newJSONPrint("JSONOnly", true, paths) }
 
 func newJSONPrint(name string, only bool, paths []string) *jsonPrint {
-	f := &jsonPrint{only: only, tree: newPathTree()}
+	f := &jsonPrint{only: only, picker: jsonpath.NewPicker()}
 	var faults []error
 	if len(paths) == 0 {
 		faults = append(faults, fmt.Errorf("eventkey.%s needs at least one path", name))
@@ -120,18 +97,20 @@ func newJSONPrint(name string, only bool, paths []string) *jsonPrint {
 		faults = append(faults, fmt.Errorf("eventkey.%s takes at most %d paths", name, maxFields))
 	}
 	for _, path := range paths {
-		steps, err := parsePath(path)
+		steps, err := jsonpath.Parse(path)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("eventkey.%s, path %q: %w", name, path, err))
 			continue
 		}
 		f.without = append(f.without, steps)
-		fixed := slices.IndexFunc(steps, func(st step) bool { return st.kind == toEach })
+		fixed := slices.IndexFunc(steps, func(st jsonpath.Step) bool { return st.Kind == jsonpath.Each })
 		if fixed < 0 {
 			fixed = len(steps)
 		}
-		slot := f.tree.insert(steps[:fixed], len(f.fields))
-		f.fields = append(f.fields, jsonField{path: formatPath(steps), from: formatPath(steps[:fixed]), rest: steps[fixed:], slot: slot})
+		f.fields = append(f.fields, jsonField{
+			path: jsonpath.Format(steps), from: jsonpath.Format(steps[:fixed]),
+			rest: steps[fixed:], index: f.picker.Add(steps[:fixed]),
+		})
 	}
 	// One field may be written in two ways.
 	slices.SortFunc(f.fields, func(a, b jsonField) int { return strings.Compare(a.path, b.path) })
@@ -152,8 +131,8 @@ func (f *jsonPrint) Sum(msg *message.Message) ([]byte, error) {
 		if canonical, err = f.fieldsOf(msg.Payload); err != nil {
 			return nil, err
 		}
-	} else if root, err := parseJSON(msg.Payload); err == nil {
-		canonical = root.appendTo(nil, f.without)
+	} else if root, err := jsonpath.Read(msg.Payload); err == nil {
+		canonical = root.AppendTo(nil, f.without)
 	} else {
 		// A byte that no JSON text begins with keeps the two kinds apart.
 		canonical = append([]byte{0xFF}, msg.Payload...)
@@ -170,10 +149,10 @@ func (f *jsonPrint) fieldsOf(payload []byte) (canonical []byte, err error) {
 	}
 	some := false
 	for _, field := range f.fields {
-		canonical = appendQuoted(canonical, field.path)
-		if v := values[field.slot]; v != nil && (len(field.rest) == 0 || v.isArray()) {
+		canonical = jsonpath.AppendQuoted(canonical, field.path)
+		if v := values[field.index]; v != nil && (len(field.rest) == 0 || v.IsArray()) {
 			var found bool
-			canonical, found = v.appendAt(append(canonical, ':'), field.rest)
+			canonical, found = v.AppendAt(append(canonical, ':'), field.rest)
 			some = some || found
 		}
 		canonical = append(canonical, '\n')
@@ -188,52 +167,20 @@ func (f *jsonPrint) fieldsOf(payload []byte) (canonical []byte, err error) {
 	return canonical, nil
 }
 
-// values are the values in the slots of the tree, nil for a missing one.
-func (f *jsonPrint) values(payload []byte) ([]*jsonNode, error) {
-	found := make([]jsonValue, len(f.without))
-	if err := pick(payload, f.tree, found); err != nil {
+// values are the values that the picker finds, nil for a missing one.
+func (f *jsonPrint) values(payload []byte) ([]*jsonpath.Node, error) {
+	found := make([]jsonpath.Value, f.picker.Size())
+	if err := f.picker.Pick(payload, found); err != nil {
 		return nil, invalid("the payload is unusable: %w", err)
 	}
-	nodes := make([]*jsonNode, len(found))
+	nodes := make([]*jsonpath.Node, len(found))
 	for i, v := range found {
-		switch v.kind {
-		case 0:
-		case kindObject, kindArray:
-			node, err := parseJSON(v.raw)
-			if err != nil {
-				return nil, invalid("the payload is unusable: %w", err)
-			}
-			nodes[i] = node
-		default:
-			nodes[i] = &jsonNode{kind: v.kind, text: string(v.text())}
+		var err error
+		if nodes[i], err = v.Node(); err != nil {
+			return nil, invalid("the payload is unusable: %w", err)
 		}
 	}
 	return nodes, nil
-}
-
-// FirstDifference names the first field, in sorted order, in which two payloads
-// differ for the fingerprint: "$.amount", or "$" where they differ as a whole. It
-// is empty where they don't differ, are not both JSON, or the fingerprint's method
-// panics. [Template] and [JSONWithout] read what it returns, except for "$".
-func FirstDifference(f Fingerprint, a, b []byte) (field string) {
-	defer func() {
-		if recover() != nil {
-			field = "" // that they differ is known without it
-		}
-	}()
-	if d, ok := f.(interface{ FirstDifference(a, b []byte) string }); ok {
-		return d.FirstDifference(a, b)
-	}
-	return firstDifference(a, b, nil)
-}
-
-func firstDifference(a, b []byte, without pathSet) string {
-	rootA, errA := parseJSON(a)
-	rootB, errB := parseJSON(b)
-	if errA != nil || errB != nil {
-		return ""
-	}
-	return rootA.difference(rootB, "$", without)
 }
 
 // FirstDifference makes the difference respect the paths.
@@ -242,7 +189,7 @@ func (f *jsonPrint) FirstDifference(a, b []byte) string {
 		return ""
 	}
 	if !f.only {
-		return firstDifference(a, b, f.without)
+		return jsonpath.FirstDifference(a, b, f.without)
 	}
 	valuesA, errA := f.values(a)
 	valuesB, errB := f.values(b)
@@ -250,7 +197,7 @@ func (f *jsonPrint) FirstDifference(a, b []byte) string {
 		return ""
 	}
 	for _, field := range f.fields {
-		if d := valuesA[field.slot].differenceAt(valuesB[field.slot], field.from, field.rest); d != "" {
+		if d := valuesA[field.index].DifferenceAt(valuesB[field.index], field.from, field.rest); d != "" {
 			return d
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 )
 
 func TestFingerprints(t *testing.T) {
@@ -57,18 +58,18 @@ func TestFingerprints(t *testing.T) {
 				{"JSONWithout", without, tt.without == "", tt.without},
 				{"JSONOnly", only, tt.only == "", tt.only},
 			} {
-				if err := eventkey.ValidateFingerprint(f.f); err != nil {
+				if err := identity.ValidateFingerprint(f.f); err != nil {
 					t.Fatal(err)
 				}
-				a, errA := eventkey.Sum(f.f, newMessage(tt.a))
-				b, errB := eventkey.Sum(f.f, newMessage(tt.b))
+				a, errA := identity.Sum(f.f, newMessage(tt.a))
+				b, errB := identity.Sum(f.f, newMessage(tt.b))
 				if errA != nil || errB != nil {
 					t.Fatal(f.name, errA, errB)
 				}
 				if (string(a) == string(b)) != f.equal || len(a) != 32 {
 					t.Errorf("%s: %x and %x, want equal=%v", f.name, a, b, f.equal)
 				}
-				for _, diff := range []string{eventkey.FirstDifference(f.f, []byte(tt.a), []byte(tt.b)), eventkey.FirstDifference(f.f, []byte(tt.b), []byte(tt.a))} {
+				for _, diff := range []string{identity.FirstDifference(f.f, []byte(tt.a), []byte(tt.b)), identity.FirstDifference(f.f, []byte(tt.b), []byte(tt.a))} {
 					if diff != f.diff {
 						t.Errorf("%s: difference %q, want %q", f.name, diff, f.diff)
 					}
@@ -91,7 +92,7 @@ func TestFingerprintOfOtherPayloads(t *testing.T) {
 		if sum(without, pair[0]) == sum(without, pair[1]) {
 			t.Errorf("%q and %q are the same", pair[0], pair[1])
 		}
-		if d := eventkey.FirstDifference(without, []byte(pair[0]), []byte(pair[1])); d != "" {
+		if d := identity.FirstDifference(without, []byte(pair[0]), []byte(pair[1])); d != "" {
 			t.Errorf("difference %q of what is no JSON", d)
 		}
 	}
@@ -108,7 +109,7 @@ func TestFingerprintOfOtherPayloads(t *testing.T) {
 			t.Errorf("JSONOnly compares nothing in %q without an error", payload)
 		}
 	}
-	if d := eventkey.FirstDifference(nil, []byte("1"), []byte("2")); d != "$" {
+	if d := identity.FirstDifference(nil, []byte("1"), []byte("2")); d != "$" {
 		t.Errorf("difference of whole payloads is %q", d)
 	}
 }
@@ -126,23 +127,23 @@ func TestFingerprintFaults(t *testing.T) {
 		"too many":     eventkey.JSONOnly(strings.Split(strings.Repeat("a,", 64)+"a", ",")...),
 		"nil func":     eventkey.FingerprintFunc(nil),
 	} {
-		if eventkey.ValidateFingerprint(f) == nil {
+		if identity.ValidateFingerprint(f) == nil {
 			t.Errorf("%s: no fault found", name)
 		}
-		if _, err := eventkey.Sum(f, newMessage(`{"a":1}`)); err == nil {
+		if _, err := identity.Sum(f, newMessage(`{"a":1}`)); err == nil {
 			t.Errorf("%s: a faulty fingerprint gave a sum", name)
 		}
 	}
-	if err := eventkey.ValidateFingerprint(eventkey.JSONWithout("a..b", "c d")); err == nil ||
+	if err := identity.ValidateFingerprint(eventkey.JSONWithout("a..b", "c d")); err == nil ||
 		!strings.Contains(err.Error(), "a..b") || !strings.Contains(err.Error(), "c d") {
 		t.Errorf("all faults at once: %v", err)
 	}
-	if _, err := eventkey.Sum(panics, newMessage("")); err == nil || !strings.Contains(err.Error(), "boom") {
+	if _, err := identity.Sum(panics, newMessage("")); err == nil || !strings.Contains(err.Error(), "boom") {
 		t.Errorf("a panic became %v", err)
 	}
 	boom := errors.New("boom")
 	fails := eventkey.FingerprintFunc(func(*message.Message) ([]byte, error) { return nil, boom })
-	if _, err := eventkey.Sum(fails, newMessage("")); !errors.Is(err, boom) || !strings.Contains(err.Error(), "uuid-7") {
+	if _, err := identity.Sum(fails, newMessage("")); !errors.Is(err, boom) || !strings.Contains(err.Error(), "uuid-7") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -189,7 +190,7 @@ func TestFingerprintIsEqualityOfJSON(t *testing.T) {
 		if (string(sumA) == string(sumB)) != equal {
 			t.Fatalf("%s and %s: equal sums=%v", a, b, !equal)
 		}
-		if diff := eventkey.FirstDifference(f, a, b); (diff == "") != equal {
+		if diff := identity.FirstDifference(f, a, b); (diff == "") != equal {
 			t.Fatalf("%s and %s: difference %q", a, b, diff)
 		}
 		canonical := eventkey.CanonicalJSON()

@@ -6,55 +6,54 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/fault"
 )
 
 // Names of metadata fields. They are part of the format on the wire, except
 // MetadataChildKey.
 const (
-	// MetadataKey holds the idempotency key. Set it on a message to give the
+	// MetadataKey is the idempotency key. Set it on a message to give the
 	// message a key of its own; a publisher sets it in what it sends, so that
 	// producer and consumer use the same one.
 	MetadataKey = "idempotency_key"
 
-	// MetadataProducer is for a producer ID of a message's own, where a publisher is
-	// told to look there: publisher.Config.Producer = Metadata(MetadataProducer).
+	// MetadataProducer is for a producer ID of a message's own, where a publisher looks
+	// for one there: publisher.Config.Producer = Metadata(MetadataProducer).
 	MetadataProducer = "idempotency_producer"
 
 	// MetadataAttempt counts deliberate republishing, see [NextAttempt].
 	MetadataAttempt = "idempotency_attempt"
 
-	// MetadataChildKey holds the key of a message that a handler produced, for
-	// the case that no other rule gives it one. It is never sent.
+	// MetadataChildKey is the key of a message that a handler produced, for the case
+	// that it has no other. It is never sent.
 	MetadataChildKey = "idempotency_child_key"
 )
 
 // MaxKeyBytes is the length limit of a key, in bytes.
 const MaxKeyBytes = 1024
 
-// ErrNoKey says that a message has no idempotency key: a field that its key is
+// ErrNoKey means that a message has no idempotency key: a field that its key is
 // made of is missing or empty, or no rule applies to it. The message has not
 // been published. Errors that match it are mostly a [*NoKeyError].
 var ErrNoKey = errors.New("no idempotency key")
 
-// ErrInvalidMessage says that the message itself is at fault: its payload is not the JSON
+// ErrInvalidMessage means that the message itself is at fault: its payload is not the JSON
 // that a key or fingerprint needs, its key is too long, and the like. Another try can't
-// help. Every error of [KeyOf], [Sum], [CheckKey] and [Resolve] matches either it or
-// [ErrNoKey]; publisher.IsPermanent and middleware.IsPermanent know both.
+// help. Every error about a key or a fingerprint matches either it or [ErrNoKey];
+// publisher.IsPermanent and middleware.IsPermanent know both.
 var ErrInvalidMessage = errors.New("invalid message")
 
-// invalidError makes an error match ErrInvalidMessage, and leaves its text as it is.
-type invalidError struct{ error }
-
-func (e invalidError) Unwrap() error        { return e.error }
-func (invalidError) Is(target error) bool   { return target == ErrInvalidMessage }
-func invalid(format string, a ...any) error { return invalidError{fmt.Errorf(format, a...)} }
+func invalid(format string, a ...any) error {
+	return fault.As(ErrInvalidMessage, fmt.Errorf(format, a...))
+}
 
 // NoKeyError is an [ErrNoKey] that names what is missing, and on which message.
 type NoKeyError struct {
 	// Field is what was looked for, as a template writes it: "tenant" is the
 	// metadata field tenant, "$.order_id" a field of the JSON payload.
 	Field string
-	// Topic and UUID tell the message.
+	// Topic and UUID are those of the message.
 	Topic, UUID string
 	// Reason replaces the usual "is missing or empty".
 	Reason string
@@ -81,7 +80,7 @@ func noKey(field, topic string, msg *message.Message) error {
 	return &NoKeyError{Field: field, Topic: topic, UUID: msg.UUID}
 }
 
-// CheckKey tells whether key can serve as an idempotency key. An empty one is
+// CheckKey reports whether key can serve as an idempotency key: nil if so. An empty one is
 // [ErrNoKey]; one that is not valid UTF-8 or is longer than [MaxKeyBytes] is
 // [ErrInvalidMessage].
 func CheckKey(key string) error {

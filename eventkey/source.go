@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/fault"
 )
 
 // Source finds the idempotency key of a message for a topic.
@@ -109,61 +111,12 @@ func (s firstSource) Validate() error {
 	return errors.Join(faults...)
 }
 
-// Validate reports all faults of a source: that it is nil, and what its method
-// Validate() error says if it has one. Constructors call it.
+// Validate returns all faults of a source: that it is nil, and what its method
+// Validate() error reports if it has one. Constructors call it, and so does a source that
+// is made of others.
 func Validate(s Source) error {
 	if s == nil {
 		return errors.New("the eventkey.Source is nil")
 	}
-	return validate(s)
-}
-
-func validate(v any) (err error) {
-	checked, ok := v.(interface{ Validate() error })
-	if !ok {
-		return nil
-	}
-	// A nil pointer in an interface is the usual way for this to panic.
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("Validate of %T panicked: %v", v, p)
-		}
-	}()
-	return checked.Validate()
-}
-
-// KeyOf asks a source, which may be anybody's, for the key of a message. The key is a
-// valid one (see [CheckKey]); an error matches [ErrNoKey] or [ErrInvalidMessage]. A
-// source that panics is the latter.
-func KeyOf(s Source, topic string, msg *message.Message) (key string, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			key, err = "", invalid("the key source %T panicked on message %q for topic %q: %v", s, msg.UUID, topic, p)
-		}
-	}()
-	key, err = s.Key(topic, msg)
-	var named *NoKeyError
-	switch {
-	case err == nil && CheckKey(key) == nil:
-		return key, nil
-	case err == nil:
-		return "", checkKeyOf(key, fmt.Sprintf("the key of source %T", s), topic, msg)
-	case errors.Is(err, ErrNoKey) && !errors.As(err, &named):
-		// A plain ErrNoKey doesn't tell which message it is about.
-		return "", fmt.Errorf("message %q for topic %q: %w", msg.UUID, topic, err)
-	case errors.Is(err, ErrNoKey):
-		return "", err
-	}
-	return "", invalidError{err}
-}
-
-// checkKeyOf is CheckKey with the message in the error.
-func checkKeyOf(key, field, topic string, msg *message.Message) error {
-	if key == "" {
-		return noKey(field, topic, msg)
-	}
-	if err := CheckKey(key); err != nil {
-		return fmt.Errorf("message %q for topic %q: %w", msg.UUID, topic, err)
-	}
-	return nil
+	return fault.Validate(s)
 }

@@ -1,7 +1,6 @@
 package eventkey
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,8 @@ import (
 	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
 
 // maxFields bounds the fields of a template and the paths of a fingerprint.
@@ -26,8 +27,8 @@ const maxFields = 64
 // written, so that 1e3 stays 1e3 and no digit is lost. A literal brace is written twice.
 //
 // A field that is missing, null or empty is [ErrNoKey], as is an empty payload. An
-// object or array in the place of a field, a payload that is not JSON, a name that
-// stands twice in an object on the way to a field, and a value that is not valid
+// object or array in the place of a field, a payload that is not JSON, a
+// duplicate name in an object on the way to a field, and a value that is not valid
 // UTF-8 are [ErrInvalidMessage].
 //
 // Different values give different keys: a value that contains a percent sign, a
@@ -43,9 +44,8 @@ func Template(t string) Source { return parseTemplate(t) }
 type template struct {
 	text    string
 	parts   []part
-	paths   *pathNode
+	picker  *jsonpath.Picker // of the payload fields
 	fields  int
-	slots   int // number of different payload fields
 	escapes byteSet
 	faults  error
 }
@@ -54,11 +54,11 @@ type template struct {
 type part struct {
 	literal string
 	field   string // as written between the braces; "" for a literal
-	slot    int    // of a payload field; -1 for a metadata field
+	index   int    // of a payload field among those picked; -1 for a metadata field
 }
 
 func parseTemplate(text string) *template {
-	t := &template{text: text, paths: newPathTree(), escapes: setOf("%:")}
+	t := &template{text: text, picker: jsonpath.NewPicker(), escapes: setOf("%:")}
 	var faults []error
 	fault := func(format string, args ...any) {
 		faults = append(faults, fmt.Errorf("key template %q: "+format, append([]any{text}, args...)...))
@@ -66,7 +66,7 @@ func parseTemplate(text string) *template {
 	var literal strings.Builder
 	flush := func() {
 		if literal.Len() > 0 {
-			t.parts = append(t.parts, part{literal: literal.String(), slot: -1})
+			t.parts = append(t.parts, part{literal: literal.String(), index: -1})
 			literal.Reset()
 		}
 	}
@@ -132,23 +132,21 @@ func braceIn(text string) int {
 
 // addField adds the field that stands between two braces.
 func (t *template) addField(field string) error {
-	slot := -1
+	index := -1
 	switch {
 	case field == "":
 		return errors.New("a field {} has no name")
 	case t.fields == maxFields:
 		return fmt.Errorf("field {%s}: a template takes at most %d fields", field, maxFields)
 	case field[0] == '$':
-		steps, err := parsePath(field)
+		steps, err := jsonpath.Parse(field)
 		if err != nil {
 			return fmt.Errorf("field {%s}: %w", field, err)
 		}
-		if slices.ContainsFunc(steps, func(st step) bool { return st.kind == toEach }) {
+		if slices.ContainsFunc(steps, func(st jsonpath.Step) bool { return st.Kind == jsonpath.Each }) {
 			return fmt.Errorf("field {%s}: a key needs one value, [*] is each element of an array: write a number", field)
 		}
-		if slot = t.paths.insert(steps, t.slots); slot == t.slots {
-			t.slots++
-		}
+		index = t.picker.Add(steps)
 	default:
 		for _, r := range field {
 			if !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./", r) {
@@ -157,7 +155,7 @@ func (t *template) addField(field string) error {
 		}
 	}
 	t.fields++
-	t.parts = append(t.parts, part{field: field, slot: slot})
+	t.parts = append(t.parts, part{field: field, index: index})
 	return nil
 }
 
@@ -201,7 +199,7 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 		return "", t.faults
 	}
 	// Keys and payload fields are few and short as a rule; these stay on the stack.
-	var values [8]jsonValue
+	var values [8]jsonpath.Value
 	var buf [128]byte
 	found, key := values[:0], buf[:0]
 
@@ -211,7 +209,7 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 			key = append(key, p.literal...)
 			continue
 		}
-		if p.slot < 0 {
+		if p.index < 0 {
 			value := msg.Metadata.Get(p.field)
 			if value == "" {
 				return "", &NoKeyError{Field: p.field, Topic: topic, UUID: msg.UUID, inMetadata: true}
@@ -223,22 +221,24 @@ func (t *template) Key(topic string, msg *message.Message) (string, error) {
 			continue
 		}
 		if len(found) == 0 {
-			if len(bytes.TrimSpace(trimMark(msg.Payload))) == 0 {
+			if jsonpath.Blank(msg.Payload) {
 				return "", noKey(p.field, topic, msg)
 			}
-			if found = values[:min(t.slots, len(values))]; t.slots > len(values) {
-				found = make([]jsonValue, t.slots)
+			if size := t.picker.Size(); size > len(values) {
+				found = make([]jsonpath.Value, size)
+			} else {
+				found = values[:size]
 			}
-			if err := pick(msg.Payload, t.paths, found); err != nil {
+			if err := t.picker.Pick(msg.Payload, found); err != nil {
 				return "", t.fail(p, topic, msg, fmt.Errorf("the payload is unusable: %w", err))
 			}
 		}
 		var value []byte
-		switch v := found[p.slot]; v.kind {
-		case kindString, kindNumber, kindBool:
-			value = v.text()
-		case kindObject, kindArray:
-			return "", t.fail(p, topic, msg, fmt.Errorf("it is %v, a key needs a string, a number or a boolean", v.kind))
+		switch v := found[p.index]; v.Kind {
+		case jsonpath.String, jsonpath.Number, jsonpath.Bool:
+			value = v.Text()
+		case jsonpath.Object, jsonpath.Array:
+			return "", t.fail(p, topic, msg, fmt.Errorf("it is %v, a key needs a string, a number or a boolean", v.Kind))
 		}
 		if len(value) == 0 {
 			return "", noKey(p.field, topic, msg)

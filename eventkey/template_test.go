@@ -122,7 +122,7 @@ func TestTemplateFaults(t *testing.T) {
 	}
 }
 
-// Scenario: a key field is missing or empty.
+// The error names the field that is missing or empty.
 func TestMissingFieldIsNamed(t *testing.T) {
 	for _, tt := range []struct{ template, payload, field string }{
 		{"pay:{tenant}:{$.order_id}", `{"order_id":1}`, "tenant"},
@@ -166,8 +166,8 @@ func TestUnusablePayload(t *testing.T) {
 	for _, tt := range []struct{ payload, want string }{
 		{`{"a":{"b":1}}`, "it is an object"},
 		{`{"a":[1]}`, "it is an array"},
-		{`{"a":1,"a":1}`, "stands twice"},
-		{`{"a":1,"\u0061":2}`, "stands twice"},
+		{`{"a":1,"a":1}`, "duplicate name"},
+		{`{"a":1,"\u0061":2}`, "duplicate name"},
 		{`{"a":1`, "not valid JSON"},
 		{`{"a":1}}`, "not valid JSON"},
 		{`{"a":1, b}`, "not valid JSON"},
@@ -216,7 +216,7 @@ func TestJoinIsInjective(t *testing.T) {
 	})
 }
 
-// Scenario: values that contain the separator.
+// Values that contain the separator.
 func TestValuesWithTheSeparator(t *testing.T) {
 	for _, pair := range [][2][]string{
 		{{"a:b", "c"}, {"a", "b:c"}},

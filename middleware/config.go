@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 )
 
 // Defaults of [Config].
@@ -108,7 +109,7 @@ func (c Config) resolve() (Config, error) {
 			fault("Key: %w", err)
 		}
 	}
-	if err := eventkey.ValidateFingerprint(c.Fingerprint); err != nil {
+	if err := identity.ValidateFingerprint(c.Fingerprint); err != nil {
 		fault("Fingerprint: %w", err)
 	}
 	for _, d := range []struct {

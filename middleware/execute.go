@@ -18,7 +18,7 @@ import (
 func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, error) {
 	handled := eventkey.Handled{
 		Namespace: r.key.Namespace, Handler: r.key.Handler, Topic: r.key.Topic, Key: r.eventKey, ID: r.key.Event,
-		Attempt: eventkey.AttemptOf(r.msg), Origin: eventkey.OriginOf(r.msg),
+		Metadata: r.msg.Metadata,
 	}
 	ctx := eventkey.WithHandled(claim.Context(), handled)
 	asked := askedOf(r.delivery)
@@ -79,7 +79,7 @@ func (r *run) execute(claim dedupe.Claim, fn handlerFunc) ([]*message.Message, e
 		return produced, nil
 	}
 
-	out, recorded, err := r.prepare(ctx, produced, handled)
+	out, recorded, err := r.prepare(ctx, produced)
 	if err != nil {
 		r.rollback(claim)
 		return r.failed(ev, err)

@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
@@ -36,7 +36,7 @@ func (o *Once) sourceKey(topic string, msg *message.Message) (string, error) {
 		return "", &eventkey.NoKeyError{Field: eventkey.MetadataKey, Topic: topic, UUID: msg.UUID,
 			Reason: "is not set on the message, and Config.Key is nil"}
 	}
-	return eventkey.KeyOf(o.cfg.Key, topic, msg)
+	return identity.KeyOf(o.cfg.Key, topic, msg)
 }
 
 func keyFault(err error, topic string, msg *message.Message) error {
@@ -54,20 +54,20 @@ func keyFault(err error, topic string, msg *message.Message) error {
 // back on its own topic, and on what is copied from it.
 func (o *Once) recordKey(topic, key string, msg *message.Message) string {
 	dead := msg.Metadata.Get(wire.FieldDeadOrigin)
-	stream := dead[:max(strings.LastIndexByte(dead, ' '), 0)] // an entry ID has no space
+	stream := identity.DeadStream(msg.Metadata)
 	switch {
 	case stream != "" && topic == rediskey.DeadLetter(stream):
 		key = eventkey.Join(key, msg.Metadata.Get(wire.FieldDeadGroup), dead)
 	case !slices.Contains(o.cfg.PoisonTopics, topic):
 		return key
 	}
-	return eventkey.IdempotentID(key, eventkey.AttemptOf(msg), eventkey.OriginOf(msg))
+	return identity.IdempotentID(key, identity.AttemptOf(msg.Metadata), identity.OriginOf(msg.Metadata))
 }
 
 // suspectPoisonTopic says, once, that a message with the marks of a PoisonQueue was
 // skipped where that may be a poisoning nobody hears of.
 func (o *Once) suspectPoisonTopic(r *run) {
-	if at := eventkey.OriginOf(r.msg).Topic; at == "" || at == r.key.Topic || r.key.Event != r.eventKey {
+	if at := identity.OriginOf(r.msg.Metadata).Topic; at == "" || at == r.key.Topic || r.key.Event != r.eventKey {
 		return
 	}
 	if o.log.first("poison topic") {

@@ -57,7 +57,7 @@ func (o *Once) Consumer(fn message.NoPublishHandlerFunc) message.NoPublishHandle
 //
 //	router.AddHandler("charge", "orders", subscriber, "payments", publisher, once.Handler(charge))
 //
-// The messages get a child key (eventkey.Child) and a UUID made of it, the same in every
+// The messages get a child key (eventkey.MetadataChildKey) and a UUID made of it, the same in every
 // run. Our publisher appends each once; another one may publish it again when the Router
 // failed between the publish and the acknowledgement.
 //

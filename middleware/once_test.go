@@ -13,6 +13,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
@@ -93,8 +94,8 @@ func TestProcessDiesBeforeTheAck(t *testing.T) {
 		if a[i].UUID != b[i].UUID || a[i].Metadata.Get(eventkey.MetadataChildKey) != b[i].Metadata.Get(eventkey.MetadataChildKey) {
 			t.Errorf("message %d: %s %v and %s %v", i, a[i].UUID, a[i].Metadata, b[i].UUID, b[i].Metadata)
 		}
-		want := eventkey.Child(eventkey.Handled{Namespace: "payments", Handler: rig.HandlerName, Topic: rig.TopicName, Key: "pay:1"}, rig.OutTopic, "", i)
-		if got := a[i].Metadata.Get(eventkey.MetadataChildKey); got != want || a[i].UUID != eventkey.StableUUID(want) {
+		want := identity.Child(eventkey.Handled{Namespace: "payments", Handler: rig.HandlerName, Topic: rig.TopicName, Key: "pay:1"}, rig.OutTopic, "", i)
+		if got := a[i].Metadata.Get(eventkey.MetadataChildKey); got != want || a[i].UUID != identity.StableUUID(want) {
 			t.Errorf("message %d: child key %q, want %q; UUID %s", i, got, want, a[i].UUID)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
@@ -17,16 +18,17 @@ var poisonMarks = [...]string{wmeta.PoisonedReason, wmeta.PoisonedTopic, wmeta.P
 
 // prepare makes of what a handler has returned, see apart, the messages that are returned
 // to the Router, and their records.
-func (r *run) prepare(ctx context.Context, produced []*message.Message, handled eventkey.Handled) (out []*message.Message, recorded [][]byte, err error) {
+func (r *run) prepare(ctx context.Context, produced []*message.Message) (out []*message.Message, recorded [][]byte, err error) {
 	topic := message.PublishTopicFromCtx(r.own)
+	handled, _ := eventkey.HandledFrom(ctx)
 	for i, m := range produced {
 		if m == nil {
 			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", r.key.Handler, i)
 		}
-		child := eventkey.Child(handled, topic, m.Metadata.Get(wmeta.CQRSName), i)
+		child := identity.Child(handled, topic, m.Metadata.Get(wmeta.CQRSName), i)
 		m.Metadata.Set(eventkey.MetadataChildKey, child)
-		if !handled.StripInherited(topic, m) {
-			m.UUID = eventkey.StableUUID(child)
+		if !identity.StripInherited(handled, topic, m.Metadata) {
+			m.UUID = identity.StableUUID(child)
 		}
 		m.SetContext(detached{Context: r.returned(), produced: m.Context(), run: ctx})
 		out = append(out, m)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/middleware"
 )
@@ -104,12 +105,12 @@ func TestInheritedMetadata(t *testing.T) {
 			if !maps.Equal(md, tt.want) {
 				t.Errorf("metadata %v, want %v", md, tt.want)
 			}
-			if wantID := eventkey.StableUUID(child); tt.sameID != (got.UUID == msg.UUID) || !tt.sameID && got.UUID != wantID {
+			if wantID := identity.StableUUID(child); tt.sameID != (got.UUID == msg.UUID) || !tt.sameID && got.UUID != wantID {
 				t.Errorf("UUID %s, consumed %s, stable %s", got.UUID, msg.UUID, wantID)
 			}
 			// What the publisher makes of it, outside of the handled context.
-			res, err := eventkey.Resolve(context.Background(), rig.OutTopic, got, nil, nil)
-			if err != nil || !tt.sameID && res.Attempt != (eventkey.Attempt{}) {
+			res, err := identity.Resolve(context.Background(), rig.OutTopic, got, nil, nil)
+			if err != nil || !tt.sameID && res.Attempt != (identity.Attempt{}) {
 				t.Errorf("resolved %+v, %v", res, err)
 			}
 			if own, set := tt.want[eventkey.MetadataKey]; set && res.Key != own || !set && res.Key != child {
@@ -127,7 +128,7 @@ func TestChildKeyOfAMessagePublishedByTheHandler(t *testing.T) {
 	var keys []string
 	r := rig.New(t, once.Handler(func(msg *message.Message) ([]*message.Message, error) {
 		out := msg.Copy()
-		res, err := eventkey.Resolve(msg.Context(), "mail", out, nil, nil)
+		res, err := identity.Resolve(msg.Context(), "mail", out, nil, nil)
 		if err != nil {
 			return nil, err
 		}
@@ -139,7 +140,7 @@ func TestChildKeyOfAMessagePublishedByTheHandler(t *testing.T) {
 	}))
 	r.WantNacked(rig.NewMessage("pay:1", "{}"))
 	r.WantAcked(rig.NewMessage("pay:1", "{}"))
-	want := eventkey.Child(eventkey.Handled{Namespace: "payments", Handler: rig.HandlerName, Topic: rig.TopicName, Key: "pay:1"}, "mail", "", eventkey.ByItself)
+	want := identity.Child(eventkey.Handled{Namespace: "payments", Handler: rig.HandlerName, Topic: rig.TopicName, Key: "pay:1"}, "mail", "", identity.ByItself)
 	if len(keys) != 2 || keys[0] != want || keys[1] != want {
 		t.Errorf("keys %q, want %q twice", keys, want)
 	}

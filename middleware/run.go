@@ -12,6 +12,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/delivery"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 )
 
 // run is the handling of one message by one handler.
@@ -84,7 +85,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 			return r.refused(fmt.Errorf("middleware: %s: %w: wrap the handler once, by Consumer or Handler, or use Middleware alone", r.key, ErrNested))
 		}
 	}
-	print, err := eventkey.Sum(r.once.cfg.Fingerprint, r.msg)
+	print, err := identity.Sum(r.once.cfg.Fingerprint, r.msg)
 	if err != nil {
 		return r.refused(fmt.Errorf("middleware: %s: fingerprint: %w", r.key, err))
 	}

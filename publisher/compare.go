@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
@@ -65,7 +65,7 @@ func (t *topic) compare(ctx context.Context, items []*item, outcomes []outcome, 
 
 // judge decides about a duplicate whose original was read back.
 func (t *topic) judge(it *item, o *outcome, original *message.Message, added map[string]*item) {
-	print, err := eventkey.Sum(t.cfg.Fingerprint, original)
+	print, err := identity.Sum(t.cfg.Fingerprint, original)
 	if err != nil {
 		o.known, o.err = true, final(fmt.Errorf("entry %s, the original: %w", o.entryID, err))
 		return
@@ -93,7 +93,7 @@ func (t *topic) conflict(it *item, o *outcome, original []byte) {
 	}
 	conflict := &ConflictError{Topic: t.name, Key: it.receipt.Key, EntryID: o.entryID, MessageUUID: it.receipt.MessageUUID}
 	if original != nil {
-		conflict.Field = eventkey.FirstDifference(t.cfg.Fingerprint, original, []byte(it.payload))
+		conflict.Field = identity.FirstDifference(t.cfg.Fingerprint, original, []byte(it.payload))
 	}
 	o.err = conflict
 }

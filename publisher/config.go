@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 )
 
 // Defaults of [Config].
@@ -151,7 +152,7 @@ func (c Config) resolve() (Config, error) {
 	}
 	source("Key", c.Key)
 	source("Producer", c.Producer)
-	if err := eventkey.ValidateFingerprint(c.Fingerprint); err != nil {
+	if err := identity.ValidateFingerprint(c.Fingerprint); err != nil {
 		fault("Fingerprint: %w", err)
 	}
 
@@ -170,7 +171,7 @@ func (c Config) resolve() (Config, error) {
 			fault("Topics: the topic \"\" is not a stream name")
 		}
 		source(fmt.Sprintf("Topics[%q].Key", name), t.Key)
-		if err := eventkey.ValidateFingerprint(t.Fingerprint); err != nil {
+		if err := identity.ValidateFingerprint(t.Fingerprint); err != nil {
 			fault("Topics[%q].Fingerprint: %w", name, err)
 		}
 		t.Window = t.Window.withDefaults(c.Window)

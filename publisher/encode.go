@@ -14,6 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/childkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
@@ -32,7 +34,7 @@ type item struct {
 	sent  *message.Message // what the entry encodes; a Guard's only
 	print []byte           // fingerprint; where it is that of the payload, made when needed
 	child bool             // the key is a child key
-	claim *eventkey.Claim  // on a child key, to be settled
+	claim *childkey.Claim  // on a child key, to be settled
 	// printed tells whether print is made: a user's fingerprint may be empty.
 	printed bool
 
@@ -63,7 +65,7 @@ func (it *item) appendFields(args []any) []any {
 func (it *item) fingerprint() []byte {
 	if !it.printed {
 		it.printed = true
-		it.print, _ = eventkey.Sum(nil, &message.Message{Payload: []byte(it.payload)})
+		it.print, _ = identity.Sum(nil, &message.Message{Payload: []byte(it.payload)})
 	}
 	return it.print
 }
@@ -130,7 +132,7 @@ func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) (err
 	}
 	it.receipt.MessageUUID = msg.UUID
 	cfg := &t.engine.cfg
-	key, err := eventkey.Resolve(ctx, t.name, msg, t.cfg.Key, cfg.Key)
+	key, err := identity.Resolve(ctx, t.name, msg, t.cfg.Key, cfg.Key)
 	if err != nil {
 		return permanent(err)
 	}
@@ -162,7 +164,7 @@ func (it *item) encodeMetadata(md message.Metadata, key string) error {
 
 // encodeSent goes by way of the message as it is sent, for those who want to see it:
 // a fingerprint, a marshaller, a Guard's publisher, and mode IDMPAuto.
-func (t *topic) encodeSent(msg *message.Message, key eventkey.Resolved, it *item) (err error) {
+func (t *topic) encodeSent(msg *message.Message, key identity.Resolved, it *item) (err error) {
 	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
 	cfg := &t.engine.cfg
 	if cfg.Mode == IDMPAuto {
@@ -171,7 +173,7 @@ func (t *topic) encodeSent(msg *message.Message, key eventkey.Resolved, it *item
 		}
 	}
 	if t.cfg.Fingerprint != nil {
-		if it.print, err = eventkey.Sum(t.cfg.Fingerprint, sent); err != nil {
+		if it.print, err = identity.Sum(t.cfg.Fingerprint, sent); err != nil {
 			return err
 		}
 		it.printed = true
@@ -220,10 +222,10 @@ func wireMetadata(msg *message.Message, key string) message.Metadata {
 
 // reduceToContent makes what is sent a function of the content, since the server
 // hashes every field: a fresh UUID or trace ID would make each retry a new entry.
-func (t *topic) reduceToContent(sent *message.Message, key eventkey.Resolved) error {
+func (t *topic) reduceToContent(sent *message.Message, key identity.Resolved) error {
 	keep := t.engine.cfg.ContentMetadata
 	// What a produced message only inherited from the handled one is not its own.
-	ownAttempt := key.Attempt != (eventkey.Attempt{}) || key.Origin.Poisoned
+	ownAttempt := key.Attempt != (identity.Attempt{}) || key.Origin.Poisoned
 	maps.DeleteFunc(sent.Metadata, func(name, _ string) bool {
 		return name != eventkey.MetadataKey && !slices.Contains(keep, name) &&
 			(!ownAttempt || !slices.Contains(attemptMetadata, name))
@@ -232,7 +234,7 @@ func (t *topic) reduceToContent(sent *message.Message, key eventkey.Resolved) er
 	if err != nil {
 		return err
 	}
-	sent.UUID = eventkey.StableUUID(eventkey.Join(content, key.IdempotentID))
+	sent.UUID = identity.StableUUID(eventkey.Join(content, key.IdempotentID))
 	return nil
 }
 

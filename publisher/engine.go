@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/childkey"
 )
 
 // engine sends items. It is what a Publisher with its shared handles and a Guard
@@ -256,11 +256,11 @@ func (c *call) settle(receipts []Receipt, tried bool) {
 		}
 		switch err := receipts[i].Err; {
 		case err == nil:
-			claim.Settle(eventkey.Sent)
+			claim.Settle(childkey.Sent)
 		case !tried || errors.Is(err, ErrNotSent):
-			claim.Settle(eventkey.NotSent)
+			claim.Settle(childkey.NotSent)
 		default:
-			claim.Settle(eventkey.MaybeSent)
+			claim.Settle(childkey.MaybeSent)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -91,7 +92,7 @@ func (t *topic) checkSample(ctx context.Context, r *Report) {
 		if !ok {
 			continue
 		}
-		print, err := eventkey.Sum(t.cfg.Fingerprint, msg)
+		print, err := identity.Sum(t.cfg.Fingerprint, msg)
 		if err != nil {
 			continue
 		}
@@ -104,7 +105,7 @@ func (t *topic) checkSample(ctx context.Context, r *Report) {
 			continue
 		}
 		where := "content"
-		if field := eventkey.FirstDifference(t.cfg.Fingerprint, msg.Payload, other.msg.Payload); field != "" {
+		if field := identity.FirstDifference(t.cfg.Fingerprint, msg.Payload, other.msg.Payload); field != "" {
 			where = "field " + field
 		}
 		r.warn("Topic %q: entries %s and %s both have the key %q, and another %s. If they are two events, the key is too coarse, and the "+

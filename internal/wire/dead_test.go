@@ -4,8 +4,6 @@ import (
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 // A dead letter is read as a message with its reason in metadata, even one whose own
@@ -42,7 +40,7 @@ func TestGoldenDeadLetterFields(t *testing.T) {
 }
 
 // A dead letter that was copied back with its marks in its metadata, and failed again,
-// says why it failed last: its marks are what tells it from the first one.
+// says why it failed last: its marks distinguish it from the first one.
 func TestSecondDeadLetterHasTheMarksOfTheFirst(t *testing.T) {
 	first := message.NewMessage("u", []byte("p"))
 	first.Metadata = message.Metadata{"tenant": "t", FieldDeadReason: "max deliveries", FieldDeadOrigin: "orders 1-0", FieldDeadAt: "10:00"}
@@ -60,33 +58,5 @@ func TestSecondDeadLetterHasTheMarksOfTheFirst(t *testing.T) {
 	md := second.Metadata
 	if md[FieldDeadReason] != "rejected" || md[FieldDeadOrigin] != "orders 2-0" || md[FieldDeadAt] != "10:05" || md["tenant"] != "t" {
 		t.Errorf("second dead letter: %v", md)
-	}
-}
-
-// Package eventkey knows the names that make an attempt.
-func TestMarksOfADeadLetterMakeAnAttempt(t *testing.T) {
-	marks := []string{FieldDeadOrigin, FieldDeadGroup, FieldDeadAt}
-	attempts := make(map[eventkey.Attempt]string)
-	for _, changed := range append(marks, "none") {
-		msg := message.NewMessage("u", nil)
-		for _, name := range marks {
-			msg.Metadata.Set(name, "orders 1-0")
-		}
-		if changed != "none" {
-			msg.Metadata.Set(changed, "orders 2-0")
-		}
-		a := eventkey.AttemptOf(msg)
-		if other, taken := attempts[a]; taken || a.DeadLetter == "" {
-			t.Errorf("changed %s: attempt %+v, as for %s", changed, a, other)
-		}
-		attempts[a] = changed
-	}
-	all := message.NewMessage("u", nil)
-	for _, name := range []string{FieldDeadReason, FieldDeadError, FieldDeadCount, FieldDeadGroup, FieldDeadOrigin, FieldDeadAt} {
-		all.Metadata.Set(name, "x")
-	}
-	handled := eventkey.Handled{Attempt: eventkey.AttemptOf(all)}
-	if handled.StripInherited("mail", all); len(all.Metadata) != 0 {
-		t.Errorf("left on a copy: %v", all.Metadata)
 	}
 }

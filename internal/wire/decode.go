@@ -16,7 +16,8 @@ import (
 // is derived from stream and entry ID: the same on every delivery. An entry of
 // Watermill's format may have further fields; they become metadata as well, unless
 // the metadata has the name already: only the fields of a dead letter go before it. So
-// a dead letter has its reason in its metadata; one whose own metadata can't be decoded has it there as it was stored.
+// a dead letter has its reason in its metadata; one whose own metadata can't be decoded
+// has that there as it was stored.
 func Decode(stream, id string, values map[string]any) (*message.Message, error) {
 	fields := make(map[string]string, len(values))
 	for name, value := range values {
@@ -32,8 +33,8 @@ func Decode(stream, id string, values map[string]any) (*message.Message, error) 
 	return decode(stream, id, fields)
 }
 
-// DecodePairs is [Decode] for a raw reply: name, value, name, value. Of a name that
-// stands twice the last value counts, as for go-redis.
+// DecodePairs is [Decode] for a raw reply: name, value, name, value. Of a duplicate name
+// the last value counts, as for go-redis.
 func DecodePairs(stream, id string, pairs []string) (*message.Message, error) {
 	if len(pairs)%2 != 0 {
 		return nil, &Error{stream, id, fmt.Errorf("%d names and values don't make pairs", len(pairs))}
@@ -49,8 +50,8 @@ func DecodePairs(stream, id string, pairs []string) (*message.Message, error) {
 }
 
 // decodePlain reads the entries that nearly all are, those with Watermill's three
-// fields and no other, without a map of the fields. What it does not take is left to
-// decode, faults too.
+// fields and no other, without a map of the fields. It leaves the rest to decode, entries
+// with faults too.
 func decodePlain(pairs []string) (*message.Message, bool) {
 	var msgUUID, metadata, payload string
 	ours := false

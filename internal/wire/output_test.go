@@ -6,12 +6,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 func TestOutputIsReadAsWritten(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		msg := anyMessage().Draw(t, "message")
-		msg.Metadata.Set(neverSent, "child:1")
+		msg.Metadata.Set(eventkey.MetadataChildKey, "child:1")
 		encoded := EncodeOutput(msg)
 		got, err := DecodeOutput(encoded)
 		if err != nil {

@@ -10,6 +10,8 @@ package wire
 import (
 	"fmt"
 	"strings"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 // Names of the fields of an entry.
@@ -19,15 +21,12 @@ const (
 	FieldPayload  = "payload"
 )
 
-// neverSent begins the names of metadata that stays inside the process. Package
-// eventkey defines the name; a test pins that the two agree.
-const neverSent = "idempotency_child_key"
+// isNeverSent reports whether metadata of that name stays inside the process.
+func isNeverSent(name string) bool { return strings.HasPrefix(name, eventkey.MetadataChildKey) }
 
-func isNeverSent(name string) bool { return strings.HasPrefix(name, neverSent) }
-
-// Error is an entry that can't be decoded, now or ever.
+// Error is about an entry that can't be decoded, now or ever.
 type Error struct {
-	// Stream and ID tell the entry.
+	// Stream and ID are those of the entry.
 	Stream, ID string
 	// Err is what is wrong with it.
 	Err error

@@ -14,7 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/rig"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/publisher"
@@ -231,13 +231,13 @@ func wantMarked(t *testing.T, client redis.UniversalClient, topic string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	attempts := make(map[eventkey.Attempt]bool)
+	attempts := make(map[identity.Attempt]bool)
 	for _, entry := range stored {
 		msg, err := wire.Decode(topic, entry.ID, entry.Values)
 		if err != nil {
 			t.Fatal(err)
 		}
-		attempts[eventkey.AttemptOf(msg)] = true
+		attempts[identity.AttemptOf(msg.Metadata)] = true
 	}
 	if len(attempts) != len(stored) {
 		t.Errorf("%d entries are %d attempts", len(stored), len(attempts))

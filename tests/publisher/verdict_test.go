@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/faultlink"
 	"github.com/onceward/watermill-idempotent/tests/internal/observe"
@@ -239,7 +240,7 @@ func TestConflictWithTheUUIDOfTheOriginal(t *testing.T) {
 		link := faultlink.New(t, s.Addr())
 		p := newPublisher(t, link.Client(), mode(m))
 		first, other := payment(1), with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`)
-		first.UUID = eventkey.StableUUID("pay:1000:p1")
+		first.UUID = identity.StableUUID("pay:1000:p1")
 		other.UUID = first.UUID
 		mustPublish(t, p, topic, first)
 		link.LoseNext(1, "XADD", "EVAL")

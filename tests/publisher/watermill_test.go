@@ -15,6 +15,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/internal/observe"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
@@ -58,10 +59,10 @@ func TestNamesThatAreWatermills(t *testing.T) {
 	msg.Metadata.Set(middleware.ReasonForPoisonedKey, "it failed")
 	msg.Metadata.Set(middleware.PoisonedTopicKey, "orders")
 	msg.Metadata.Set(middleware.PoisonedHandlerKey, "charge")
-	if a := eventkey.AttemptOf(msg); a != (eventkey.Attempt{Requeued: 3}) {
+	if a := identity.AttemptOf(msg.Metadata); a != (identity.Attempt{Requeued: 3}) {
 		t.Errorf("attempt %+v", a)
 	}
-	if o := eventkey.OriginOf(msg); o != (eventkey.Origin{Poisoned: true, Topic: "orders", Handler: "charge"}) {
+	if o := identity.OriginOf(msg.Metadata); o != (identity.Origin{Poisoned: true, Topic: "orders", Handler: "charge"}) {
 		t.Errorf("origin %+v", o)
 	}
 	// A handler's messages by event name: the marshaler's field is the one that
@@ -73,7 +74,7 @@ func TestNamesThatAreWatermills(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r, err := eventkey.Resolve(ctx, "events", msg, nil, nil)
+		r, err := identity.Resolve(ctx, "events", msg, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package eventkey
+package jsonpath
 
 import (
 	"bytes"
@@ -20,25 +20,25 @@ var jsonTexts = []string{
 
 // agree compares the scanner with encoding/json.
 func agree(t interface{ Fatalf(string, ...any) }, text []byte) {
-	err := pick(text, nil, nil)
+	err := NewPicker().Pick(text, nil)
 	plain := bytes.TrimPrefix(text, []byte("\ufeff")) // which encoding/json does not read
 	if (err == nil) != json.Valid(plain) && !errors.Is(err, errTooDeep) {
 		t.Fatalf("%q: scanner says %v, encoding/json valid=%v", text, err, json.Valid(plain))
 	}
-	node, err := parseJSON(text)
+	node, err := Read(text)
 	if err != nil {
 		return
 	}
 	if !json.Valid(plain) {
 		t.Fatalf("%q: parsed, but encoding/json does not", text)
 	}
-	if canonical := node.appendTo(nil, nil); !json.Valid(canonical) {
+	if canonical := node.AppendTo(nil, nil); !json.Valid(canonical) {
 		t.Fatalf("%q: canonical form %q is not JSON", text, canonical)
 	}
-	if node.kind == kindString && utf8.ValidString(node.text) {
+	if node.Kind == String && utf8.ValidString(node.Text) {
 		var want string
-		if err := json.Unmarshal(plain, &want); err != nil || want != node.text {
-			t.Fatalf("%q: string %q, encoding/json has %q, %v", text, node.text, want, err)
+		if err := json.Unmarshal(plain, &want); err != nil || want != node.Text {
+			t.Fatalf("%q: string %q, encoding/json has %q, %v", text, node.Text, want, err)
 		}
 	}
 }
@@ -67,11 +67,11 @@ func TestScannerAgreesWithEncodingJSON(t *testing.T) {
 
 func TestScannerBoundsDepth(t *testing.T) {
 	deep := strings.Repeat("[", 1_000_000)
-	if err := pick([]byte(deep), nil, nil); !errors.Is(err, errTooDeep) {
+	if err := NewPicker().Pick([]byte(deep), nil); !errors.Is(err, errTooDeep) {
 		t.Errorf("pick: %v", err)
 	}
-	if _, err := parseJSON([]byte(deep)); !errors.Is(err, errTooDeep) {
-		t.Errorf("parseJSON: %v", err)
+	if _, err := Read([]byte(deep)); !errors.Is(err, errTooDeep) {
+		t.Errorf("Read: %v", err)
 	}
 }
 

@@ -1,4 +1,4 @@
-package eventkey_test
+package identity_test
 
 import (
 	"context"
@@ -12,9 +12,18 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
 )
 
 const retries = "_watermill_requeuer_retries"
+
+func newMessage(payload string, md ...string) *message.Message {
+	msg := message.NewMessage("uuid-7", []byte(payload))
+	for i := 0; i < len(md); i += 2 {
+		msg.Metadata.Set(md[i], md[i+1])
+	}
+	return msg
+}
 
 func constant(key string) eventkey.Source {
 	return eventkey.Func(func(string, *message.Message) (string, error) { return key, nil })
@@ -28,7 +37,7 @@ func TestKeyPrecedence(t *testing.T) {
 	boom := errors.New("boom")
 	fails := eventkey.Func(func(string, *message.Message) (string, error) { return "", boom })
 	panics := eventkey.Func(func(string, *message.Message) (string, error) { panic("boom") })
-	ownChild := eventkey.Child(handling("parent"), "out", "", eventkey.ByItself)
+	ownChild := identity.Child(handling("parent"), "out", "", identity.ByItself)
 	for _, tt := range []struct {
 		name             string
 		md               []string
@@ -81,7 +90,7 @@ func TestKeyPrecedence(t *testing.T) {
 					msg.SetContext(ctx)
 					callers = context.Background()
 				}
-				r, err := eventkey.Resolve(callers, "out", msg, tt.topic, tt.publisher)
+				r, err := identity.Resolve(callers, "out", msg, tt.topic, tt.publisher)
 				if r.Key != tt.key || r.Child != tt.child || (err != nil) != (tt.key == "") {
 					t.Fatalf("%s: got %+v, %v, want key %q child %v", where, r, err, tt.key, tt.child)
 				}
@@ -103,16 +112,14 @@ func TestKeyPrecedence(t *testing.T) {
 			}
 		})
 	}
-	if _, err := eventkey.Resolve(context.Background(), "out", nil, nil, constant("p")); err == nil {
+	if _, err := identity.Resolve(context.Background(), "out", nil, nil, constant("p")); err == nil {
 		t.Error("a nil message has a key")
 	}
-	if r, err := eventkey.Resolve(nil, "out", newMessage(""), nil, constant("p")); err != nil || r.Key != "p" { //nolint:staticcheck // a nil context must do no harm
+	if r, err := identity.Resolve(nil, "out", newMessage(""), nil, constant("p")); err != nil || r.Key != "p" { //nolint:staticcheck // a nil context must do no harm
 		t.Errorf("nil context: %+v, %v", r, err)
 	}
 }
 
-// A copy of the message being handled is a new message, except where it is that
-// message going on: requeued, republished or poisoned.
 // What can't be handled can be moved away, whatever is wrong with its key.
 func TestPoisonedMessageWithoutAUsableKey(t *testing.T) {
 	template := eventkey.Template("pay:{$.id}")
@@ -124,36 +131,38 @@ func TestPoisonedMessageWithoutAUsableKey(t *testing.T) {
 		for k, v := range metadata {
 			msg.Metadata.Set(k, v)
 		}
-		r, err := eventkey.Resolve(context.Background(), "poison", msg, nil, template)
+		r, err := identity.Resolve(context.Background(), "poison", msg, nil, template)
 		if err != nil || r.Key != "poisoned:u1" || !r.Origin.Poisoned {
 			t.Errorf("%s: %+v, %v", name, r, err)
 		}
 	}
 	msg := message.NewMessage("u1", []byte(`{"id":1}`))
 	msg.Metadata.Set("topic_poisoned", "orders")
-	if r, err := eventkey.Resolve(context.Background(), "poison", msg, nil, template); err != nil || r.Key != "pay:1" {
+	if r, err := identity.Resolve(context.Background(), "poison", msg, nil, template); err != nil || r.Key != "pay:1" {
 		t.Errorf("with a usable key: %+v, %v", r, err)
 	}
-	if _, err := eventkey.Resolve(context.Background(), "orders", message.NewMessage("u1", nil), nil, template); !errors.Is(err, eventkey.ErrNoKey) {
+	if _, err := identity.Resolve(context.Background(), "orders", message.NewMessage("u1", nil), nil, template); !errors.Is(err, eventkey.ErrNoKey) {
 		t.Errorf("not poisoned: %v", err)
 	}
 }
 
+// A copy of the message being handled is a new message, except where it is that
+// message going on: requeued, republished or poisoned.
 func TestInheritedKeyAndAttempt(t *testing.T) {
 	parent := newMessage("p", eventkey.MetadataKey, "k", eventkey.MetadataAttempt, "2", retries, "1",
 		"topic_poisoned", "orders", "handler_poisoned", "charge", "reason_poisoned", "r",
 		"_dead_origin", "orders 1-0", "_dead_group", "billing", "_dead_at", "10:00")
-	letter := "!" + eventkey.AttemptOf(parent).DeadLetter
+	letter := "!" + identity.AttemptOf(parent.Metadata).DeadLetter
 	handled := handling("k")
-	handled.Attempt, handled.Origin = eventkey.AttemptOf(parent), eventkey.OriginOf(parent)
-	child := eventkey.Child(handled, "out", "", eventkey.ByItself)
+	handled.Metadata = parent.Metadata
+	child := identity.Child(handled, "out", "", identity.ByItself)
 	for _, tt := range []struct {
 		name string
 		edit func(*message.Message)
 		key  string
 		id   string
 	}{
-		{"copy", func(*message.Message) {}, child, eventkey.IdempotentID(child, eventkey.Attempt{}, eventkey.Origin{})},
+		{"copy", func(*message.Message) {}, child, identity.IdempotentID(child, identity.Attempt{}, identity.Origin{})},
 		{"copy with a key of its own", func(m *message.Message) { m.Metadata.Set(eventkey.MetadataKey, "own") }, "own", "own"},
 		{"next attempt", eventkey.NextAttempt, "k", "~3.1" + letter + "@orders@charge:k"},
 		{"requeued", func(m *message.Message) { m.Metadata.Set(retries, "2") }, "k", "~2.2" + letter + "@orders@charge:k"},
@@ -169,11 +178,11 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			msg := parent.Copy()
 			tt.edit(msg)
-			r, err := eventkey.Resolve(eventkey.WithHandled(context.Background(), handled), "out", msg, nil, nil)
+			r, err := identity.Resolve(eventkey.WithHandled(context.Background(), handled), "out", msg, nil, nil)
 			if err != nil || r.Key != tt.key || r.IdempotentID != tt.id {
 				t.Fatalf("got %+v, %v, want %q %q", r, err, tt.key, tt.id)
 			}
-			if got := eventkey.IdempotentID(r.Key, r.Attempt, r.Origin); got != r.IdempotentID {
+			if got := identity.IdempotentID(r.Key, r.Attempt, r.Origin); got != r.IdempotentID {
 				t.Errorf("attempt and origin give %q, the ID is %q", got, r.IdempotentID)
 			}
 		})
@@ -182,8 +191,8 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 	// Another dead letter that a handler has read, and copies back.
 	other := parent.Copy()
 	other.Metadata.Set("_dead_origin", "orders 2-0")
-	r, err := eventkey.Resolve(eventkey.WithHandled(context.Background(), handled), "orders", other, nil, nil)
-	if err != nil || r.Key != "k" || r.Attempt != eventkey.AttemptOf(other) || r.Attempt == handled.Attempt {
+	r, err := identity.Resolve(eventkey.WithHandled(context.Background(), handled), "orders", other, nil, nil)
+	if err != nil || r.Key != "k" || r.Attempt != identity.AttemptOf(other.Metadata) || r.Attempt == identity.AttemptOf(handled.Metadata) {
 		t.Errorf("another dead letter: %+v, %v", r, err)
 	}
 
@@ -193,7 +202,7 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 	fresh.Metadata.Set("reason_poisoned", "r")
 	fresh.Metadata.Set("topic_poisoned", "orders")
 	fresh.Metadata.Set("handler_poisoned", "charge")
-	if r, err := eventkey.Resolve(ctx, "poison", fresh, nil, constant("p")); err != nil || r.Key != "k" || r.IdempotentID != "~0.0@orders@charge:k" {
+	if r, err := identity.Resolve(ctx, "poison", fresh, nil, constant("p")); err != nil || r.Key != "k" || r.IdempotentID != "~0.0@orders@charge:k" {
 		t.Errorf("poisoned: %+v, %v", r, err)
 	}
 }
@@ -202,7 +211,7 @@ func TestInheritedKeyAndAttempt(t *testing.T) {
 // on. What any other handler makes of a replayed one is another event.
 func TestDeadLetterSentBackByAHandler(t *testing.T) {
 	letter := newMessage("p", eventkey.MetadataKey, "k", "_dead_origin", "my orders 1-0", "_dead_group", "billing", "_dead_at", "10:00")
-	attempt := eventkey.AttemptOf(letter)
+	attempt := identity.AttemptOf(letter.Metadata)
 	for _, tt := range []struct {
 		name              string
 		topic, id, target string
@@ -216,18 +225,18 @@ func TestDeadLetterSentBackByAHandler(t *testing.T) {
 		{"after a replay, from another topic, by a caller of WithHandled", "mail", "", "my orders", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			handled := eventkey.Handled{Namespace: "billing", Topic: tt.topic, Handler: "send-back", Key: "k", ID: tt.id, Attempt: attempt}
+			handled := eventkey.Handled{Namespace: "billing", Topic: tt.topic, Handler: "send-back", Key: "k", ID: tt.id, Metadata: letter.Metadata}
 			want, wantAttempt := "k", attempt
 			if !tt.goesOn {
-				want, wantAttempt = eventkey.Child(handled, tt.target, "", eventkey.ByItself), eventkey.Attempt{}
+				want, wantAttempt = identity.Child(handled, tt.target, "", identity.ByItself), identity.Attempt{}
 			}
-			r, err := eventkey.Resolve(eventkey.WithHandled(context.Background(), handled), tt.target, letter.Copy(), nil, nil)
+			r, err := identity.Resolve(eventkey.WithHandled(context.Background(), handled), tt.target, letter.Copy(), nil, nil)
 			if err != nil || r.Key != want || r.Attempt != wantAttempt {
 				t.Errorf("resolved %+v, %v, want %q and %+v", r, err, want, wantAttempt)
 			}
 			returned := letter.Copy()
 			returned.Metadata.Set("tenant", "t")
-			goesOn := handled.StripInherited(tt.target, returned)
+			goesOn := identity.StripInherited(handled, tt.target, returned.Metadata)
 			if left := len(returned.Metadata); goesOn != tt.goesOn || goesOn && left != 5 || !goesOn && left != 1 {
 				t.Errorf("returned: goes on %v, %v", goesOn, returned.Metadata)
 			}
@@ -235,10 +244,10 @@ func TestDeadLetterSentBackByAHandler(t *testing.T) {
 	}
 }
 
-// Scenario: what a handler publishes gets the same key when the handler runs again.
+// What a handler publishes gets the same key when the handler runs again.
 func TestChildKeysOfAHandlerThatPublishesByItself(t *testing.T) {
 	resolve := func(ctx context.Context, topic string, msg *message.Message) (string, error) {
-		r, err := eventkey.Resolve(ctx, topic, msg, nil, nil)
+		r, err := identity.Resolve(ctx, topic, msg, nil, nil)
 		return r.Key, err
 	}
 	run := func(ctx context.Context) (keys []string) {
@@ -297,8 +306,8 @@ func TestChildKeysOfAHandlerThatPublishesByItself(t *testing.T) {
 		t.Errorf("a message without UUID is only itself: %q, %v", got, err)
 	}
 
-	// With a source that has no key for it, the error tells both.
-	if _, err := eventkey.Resolve(ctx, "out", second, eventkey.Metadata("ref"), nil); !errors.Is(err, eventkey.ErrNoKey) ||
+	// With a source that has no key for it, the error names both.
+	if _, err := identity.Resolve(ctx, "out", second, eventkey.Metadata("ref"), nil); !errors.Is(err, eventkey.ErrNoKey) ||
 		!strings.Contains(err.Error(), "ref is missing") || !strings.Contains(err.Error(), "already published") {
 		t.Errorf("got %v", err)
 	}
@@ -313,7 +322,7 @@ func TestConcurrentPublishesOfAHandler(t *testing.T) {
 		wg.Go(func() {
 			msg := newMessage(fmt.Sprint(i))
 			msg.UUID = fmt.Sprint(i)
-			r, err := eventkey.Resolve(ctx, "out", msg, nil, nil)
+			r, err := identity.Resolve(ctx, "out", msg, nil, nil)
 			if err != nil && !errors.Is(err, eventkey.ErrNoKey) {
 				t.Error(err)
 			}
@@ -328,32 +337,24 @@ func TestConcurrentPublishesOfAHandler(t *testing.T) {
 	}
 }
 
-func TestHandledFrom(t *testing.T) {
-	if _, ok := eventkey.HandledFrom(context.Background()); ok {
-		t.Error("something is being handled")
-	}
-	want := handling("k")
-	ctx := eventkey.WithHandled(context.Background(), want)
-	got, ok := eventkey.HandledFrom(ctx)
-	if !ok || got.Key != want.Key || got.Topic != want.Topic || got.Handler != want.Handler || got.Namespace != want.Namespace {
-		t.Errorf("got %+v", got)
-	}
-}
-
 func TestChildIsInjectiveAndBounded(t *testing.T) {
 	type child struct {
-		parent       eventkey.Handled
-		topic, event string
-		index        int
+		namespace, parentTopic, handler, key string
+		topic, event                         string
+		index                                int
+	}
+	keyOf := func(c child) string {
+		parent := eventkey.Handled{Namespace: c.namespace, Topic: c.parentTopic, Handler: c.handler, Key: c.key}
+		return identity.Child(parent, c.topic, c.event, c.index)
 	}
 	part := rapid.OneOf(rapid.StringMatching(`[ab:%]{0,3}`), rapid.StringN(100, 200, -1))
 	draw := rapid.Custom(func(t *rapid.T) child {
-		return child{eventkey.Handled{Namespace: part.Draw(t, "namespace"), Topic: part.Draw(t, "parent topic"), Handler: part.Draw(t, "handler"), Key: part.Draw(t, "key")},
+		return child{part.Draw(t, "namespace"), part.Draw(t, "parent topic"), part.Draw(t, "handler"), part.Draw(t, "key"),
 			part.Draw(t, "topic"), part.Draw(t, "event"), rapid.IntRange(-1, 20).Draw(t, "index")}
 	})
 	rapid.Check(t, func(t *rapid.T) {
 		a, b := draw.Draw(t, "a"), draw.Draw(t, "b")
-		keyA, keyB := eventkey.Child(a.parent, a.topic, a.event, a.index), eventkey.Child(b.parent, b.topic, b.event, b.index)
+		keyA, keyB := keyOf(a), keyOf(b)
 		if (keyA == keyB) != (a == b) {
 			t.Fatalf("%+v and %+v give %q and %q", a, b, keyA, keyB)
 		}
@@ -364,22 +365,22 @@ func TestChildIsInjectiveAndBounded(t *testing.T) {
 	// A child of a child stays bounded, and its idempotent ID readable.
 	key := "k"
 	for range 10 {
-		key = eventkey.Child(handling(key), "orders", "Again", 0)
+		key = identity.Child(handling(key), "orders", "Again", 0)
 	}
-	if id := eventkey.IdempotentID(key, eventkey.Attempt{}, eventkey.Origin{}); id != key {
+	if id := identity.IdempotentID(key, identity.Attempt{}, identity.Origin{}); id != key {
 		t.Errorf("idempotent ID %q of the key %q", id, key)
 	}
 }
 
 // Keys and UUIDs stand in streams and records: a change needs a migration.
 func TestGoldenChildKeys(t *testing.T) {
-	if got, want := eventkey.Child(handling("pay:1001"), "receipts", "Sent", 0), "child:billing:orders:charge:pay%3A1001:receipts:Sent:0"; got != want {
+	if got, want := identity.Child(handling("pay:1001"), "receipts", "Sent", 0), "child:billing:orders:charge:pay%3A1001:receipts:Sent:0"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := eventkey.Child(handling(strings.Repeat("k", 100)), "receipts", "Sent", eventkey.ByItself), "child:sha256:pU0sabhyzW_4tEIieoIzVC2uDj5eIkebY1ieSeQoEG0"; got != want {
+	if got, want := identity.Child(handling(strings.Repeat("k", 100)), "receipts", "Sent", identity.ByItself), "child:sha256:pU0sabhyzW_4tEIieoIzVC2uDj5eIkebY1ieSeQoEG0"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if got, want := eventkey.StableUUID("pay:1001"), "d8e6db54-0d3a-5c33-b13d-3cb5a747b8ca"; got != want {
+	if got, want := identity.StableUUID("pay:1001"), "d8e6db54-0d3a-5c33-b13d-3cb5a747b8ca"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }

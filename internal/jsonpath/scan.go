@@ -1,4 +1,4 @@
-package eventkey
+package jsonpath
 
 import (
 	"bytes"
@@ -8,29 +8,31 @@ import (
 	"unicode/utf8"
 )
 
-// kind is the kind of a JSON value; the zero kind stands for a missing one.
-type kind byte
+// Kind is the kind of a JSON value; the zero kind stands for a missing one.
+type Kind byte
 
+// The kinds of JSON values.
 const (
-	kindString kind = iota + 1
-	kindNumber
-	kindBool
-	kindNull
-	kindObject
-	kindArray
+	String Kind = iota + 1
+	Number
+	Bool
+	Null
+	Object
+	Array
 )
 
-func (k kind) String() string {
+// String says what a value is: "a number".
+func (k Kind) String() string {
 	return [...]string{"nothing", "a string", "a number", "a boolean", "null", "an object", "an array"}[k]
 }
 
 // maxDepth bounds nesting, as encoding/json does.
 const maxDepth = 10_000
 
-// jsonScanner reads one JSON text. It accepts what encoding/json accepts, with or
+// scanner reads one JSON text. It accepts what encoding/json accepts, with or
 // without a byte order mark, keeps numbers as they are written and allocates nothing,
 // which encoding/json's decoder can't.
-type jsonScanner struct {
+type scanner struct {
 	data []byte
 	pos  int
 }
@@ -39,35 +41,38 @@ type jsonScanner struct {
 // (RFC 8259, section 8.1).
 const byteOrderMark = "\ufeff"
 
-// trimMark takes a byte order mark off a payload.
-func trimMark(data []byte) []byte { return bytes.TrimPrefix(data, []byte(byteOrderMark)) }
+func newScanner(data []byte) scanner {
+	return scanner{data: bytes.TrimPrefix(data, []byte(byteOrderMark))}
+}
 
-func newScanner(data []byte) jsonScanner { return jsonScanner{data: trimMark(data)} }
+// Blank reports whether there is nothing in the data but white space and a byte order
+// mark.
+func Blank(data []byte) bool { return len(bytes.TrimSpace(newScanner(data).data)) == 0 }
 
-// jsonValue is a value in the text: for a string, raw is what stands between the
+// Value is a value as it stands in a JSON text: for a string, raw is what stands between the
 // quotes, with or without escapes in it.
-type jsonValue struct {
-	kind    kind
+type Value struct {
+	Kind    Kind
 	raw     []byte
 	escaped bool
 }
 
-// text is the value of a string, or the literal of any other scalar.
-func (v jsonValue) text() []byte {
+// Text is the value of a string, or the literal of any other scalar.
+func (v Value) Text() []byte {
 	if v.escaped {
 		return unescape(v.raw)
 	}
 	return v.raw
 }
 
-func (s *jsonScanner) fail(what string) error {
+func (s *scanner) fail(what string) error {
 	if s.pos >= len(s.data) {
 		return fmt.Errorf("not valid JSON: it ends where %s is expected", what)
 	}
 	return fmt.Errorf("not valid JSON: %q at byte %d where %s is expected", s.data[s.pos], s.pos, what)
 }
 
-func (s *jsonScanner) space() {
+func (s *scanner) space() {
 	for s.pos < len(s.data) {
 		switch s.data[s.pos] {
 		case ' ', '\t', '\n', '\r':
@@ -79,7 +84,7 @@ func (s *jsonScanner) space() {
 }
 
 // peek skips white space and returns the next byte, 0 at the end.
-func (s *jsonScanner) peek() byte {
+func (s *scanner) peek() byte {
 	s.space()
 	if s.pos < len(s.data) {
 		return s.data[s.pos]
@@ -88,7 +93,7 @@ func (s *jsonScanner) peek() byte {
 }
 
 // end reports anything but white space after the value.
-func (s *jsonScanner) end() error {
+func (s *scanner) end() error {
 	s.space()
 	if s.pos < len(s.data) {
 		return s.fail("the end")
@@ -97,36 +102,36 @@ func (s *jsonScanner) end() error {
 }
 
 // scalar reads a string, number, boolean or null.
-func (s *jsonScanner) scalar() (jsonValue, error) {
+func (s *scanner) scalar() (Value, error) {
 	switch c := s.peek(); {
 	case c == '"':
 		return s.str()
 	case c == '-' || isDigit(c):
 		return s.number()
 	case c == 't':
-		return s.literal("true", kindBool)
+		return s.literal("true", Bool)
 	case c == 'f':
-		return s.literal("false", kindBool)
+		return s.literal("false", Bool)
 	case c == 'n':
-		return s.literal("null", kindNull)
+		return s.literal("null", Null)
 	}
-	return jsonValue{}, s.fail("a value")
+	return Value{}, s.fail("a value")
 }
 
-func (s *jsonScanner) literal(word string, k kind) (jsonValue, error) {
+func (s *scanner) literal(word string, k Kind) (Value, error) {
 	start := s.pos
 	for i := range len(word) {
 		if s.pos >= len(s.data) || s.data[s.pos] != word[i] {
-			return jsonValue{}, s.fail(word)
+			return Value{}, s.fail(word)
 		}
 		s.pos++
 	}
-	return jsonValue{kind: k, raw: s.data[start:s.pos]}, nil
+	return Value{Kind: k, raw: s.data[start:s.pos]}, nil
 }
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-func (s *jsonScanner) number() (jsonValue, error) {
+func (s *scanner) number() (Value, error) {
 	start := s.pos
 	if s.data[s.pos] == '-' {
 		s.pos++
@@ -134,12 +139,12 @@ func (s *jsonScanner) number() (jsonValue, error) {
 	if s.pos < len(s.data) && s.data[s.pos] == '0' {
 		s.pos++
 	} else if !s.digits() {
-		return jsonValue{}, s.fail("a digit")
+		return Value{}, s.fail("a digit")
 	}
 	if s.pos < len(s.data) && s.data[s.pos] == '.' {
 		s.pos++
 		if !s.digits() {
-			return jsonValue{}, s.fail("a digit")
+			return Value{}, s.fail("a digit")
 		}
 	}
 	if s.pos < len(s.data) && s.data[s.pos]|0x20 == 'e' {
@@ -148,13 +153,13 @@ func (s *jsonScanner) number() (jsonValue, error) {
 			s.pos++
 		}
 		if !s.digits() {
-			return jsonValue{}, s.fail("a digit")
+			return Value{}, s.fail("a digit")
 		}
 	}
-	return jsonValue{kind: kindNumber, raw: s.data[start:s.pos]}, nil
+	return Value{Kind: Number, raw: s.data[start:s.pos]}, nil
 }
 
-func (s *jsonScanner) digits() bool {
+func (s *scanner) digits() bool {
 	start := s.pos
 	for s.pos < len(s.data) && isDigit(s.data[s.pos]) {
 		s.pos++
@@ -163,31 +168,31 @@ func (s *jsonScanner) digits() bool {
 }
 
 // str reads a string; the next byte is its opening quote.
-func (s *jsonScanner) str() (jsonValue, error) {
+func (s *scanner) str() (Value, error) {
 	s.pos++
 	start, escaped := s.pos, false
 	for s.pos < len(s.data) {
 		switch c := s.data[s.pos]; {
 		case c == '"':
 			s.pos++
-			return jsonValue{kind: kindString, raw: s.data[start : s.pos-1], escaped: escaped}, nil
+			return Value{Kind: String, raw: s.data[start : s.pos-1], escaped: escaped}, nil
 		case c == '\\':
 			escaped = true
 			s.pos++
 			if err := s.escape(); err != nil {
-				return jsonValue{}, err
+				return Value{}, err
 			}
 		case c < 0x20:
-			return jsonValue{}, s.fail("a character of a string")
+			return Value{}, s.fail("a character of a string")
 		default:
 			s.pos++
 		}
 	}
-	return jsonValue{}, s.fail("the closing quote of a string")
+	return Value{}, s.fail("the closing quote of a string")
 }
 
 // escape checks what follows a backslash.
-func (s *jsonScanner) escape() error {
+func (s *scanner) escape() error {
 	if s.pos >= len(s.data) {
 		return s.fail("an escape")
 	}
@@ -211,8 +216,8 @@ func (s *jsonScanner) escape() error {
 func isHex(c byte) bool { return isDigit(c) || 'a' <= c|0x20 && c|0x20 <= 'f' }
 
 // member reads a name of an object and the colon after it. more is false at the
-// end of the object. first tells that no member came before.
-func (s *jsonScanner) member(first bool) (name jsonValue, more bool, err error) {
+// end of the object. first means that no member came before.
+func (s *scanner) member(first bool) (name Value, more bool, err error) {
 	c := s.peek()
 	if c == '}' {
 		if !first {
@@ -236,7 +241,7 @@ func (s *jsonScanner) member(first bool) (name jsonValue, more bool, err error) 
 }
 
 // next reads what follows a member or an element: a comma, or closing.
-func (s *jsonScanner) next(closing byte) (more bool, err error) {
+func (s *scanner) next(closing byte) (more bool, err error) {
 	switch s.peek() {
 	case ',':
 		s.pos++

@@ -1,4 +1,7 @@
-package eventkey
+// Package jsonpath reads JSON texts: values at paths without decoding the rest, canonical
+// forms, differences. It has the language of paths that the documentation of package
+// eventkey describes, read and written, and knows nothing of messages.
+package jsonpath
 
 import (
 	"fmt"
@@ -9,24 +12,25 @@ import (
 	"unicode/utf8"
 )
 
-// stepKind is the kind of a step of a path.
-type stepKind byte
+// StepKind is the kind of a step of a path.
+type StepKind byte
 
+// The kinds of steps.
 const (
-	toMember  stepKind = iota + 1 // .name or ["name"]
-	toElement                     // [0]
-	toEach                        // [*]
+	Member  StepKind = iota + 1 // .name or ["name"]
+	Element                     // [0]
+	Each                        // [*]
 )
 
-// step is one step of a path.
-type step struct {
-	kind  stepKind
-	name  string
-	index int
+// Step is one step of a path.
+type Step struct {
+	Kind  StepKind
+	Name  string
+	Index int
 }
 
-// parsePath reads a path, as the package comment describes them.
-func parsePath(path string) ([]step, error) {
+// Parse reads a path, as the documentation of package eventkey describes them.
+func Parse(path string) ([]Step, error) {
 	rest := path
 	switch {
 	case strings.HasPrefix(path, "$"):
@@ -37,9 +41,9 @@ func parsePath(path string) ([]step, error) {
 	if rest == "" {
 		return nil, fmt.Errorf("the path is empty: $ is the whole payload, not a field of it")
 	}
-	var steps []step
+	var steps []Step
 	for rest != "" {
-		var st step
+		var st Step
 		var size int
 		var err error
 		switch {
@@ -62,13 +66,13 @@ func parsePath(path string) ([]step, error) {
 
 // parseBare reads a dot and a name at the beginning of rest. before is for the advice
 // in errors.
-func parseBare(path, rest string, before []step) (st step, size int, err error) {
+func parseBare(path, rest string, before []Step) (st Step, size int, err error) {
 	name, after := rest[1:], ""
 	if end := strings.IndexAny(name, ".["); end >= 0 {
 		name, after = name[:end], name[end:]
 	}
 	quoted := func(names string) string {
-		return formatPath(append(before[:len(before):len(before)], step{kind: toMember, name: names}))
+		return Format(append(before[:len(before):len(before)], Step{Kind: Member, Name: names}))
 	}
 	switch at := strings.IndexFunc(name, func(r rune) bool { return !isNameRune(r) && r != '$' && r != '@' }); {
 	case name == "":
@@ -88,12 +92,12 @@ func parseBare(path, rest string, before []step) (st step, size int, err error) 
 		return st, 0, fmt.Errorf("the path %q may mean two fields: write %s or %s", path,
 			quoted(name+"."+next)+after[1+len(next):], quoted(name)+after)
 	}
-	return step{kind: toMember, name: name}, 1 + len(name), nil
+	return Step{Kind: Member, Name: name}, 1 + len(name), nil
 }
 
 // parseQuoted reads a name in brackets, written as a JSON string.
-func parseQuoted(path, rest string) (st step, size int, err error) {
-	s := jsonScanner{data: []byte(rest), pos: 1}
+func parseQuoted(path, rest string) (st Step, size int, err error) {
+	s := scanner{data: []byte(rest), pos: 1}
 	name, err := s.str()
 	switch {
 	case err != nil:
@@ -101,33 +105,33 @@ func parseQuoted(path, rest string) (st step, size int, err error) {
 	case s.pos == len(rest) || rest[s.pos] != ']':
 		return st, 0, fmt.Errorf("the path %q has no ] after a quoted name", path)
 	}
-	return step{kind: toMember, name: string(name.text())}, s.pos + 1, nil
+	return Step{Kind: Member, Name: string(name.Text())}, s.pos + 1, nil
 }
 
 // parseIndex reads a number or an asterisk in brackets.
-func parseIndex(path, rest string) (st step, size int, err error) {
+func parseIndex(path, rest string) (st Step, size int, err error) {
 	end := strings.IndexByte(rest, ']')
 	if end < 0 {
 		return st, 0, fmt.Errorf("the path %q has an unclosed [", path)
 	}
 	digits := rest[1:end]
 	if digits == "*" {
-		return step{kind: toEach}, end + 1, nil
+		return Step{Kind: Each}, end + 1, nil
 	}
 	index, err := strconv.Atoi(digits)
 	if err != nil || strconv.Itoa(index) != digits || index < 0 {
 		return st, 0, fmt.Errorf("[%s] in the path %q is no index: write a number counted from 0, * for each element, or a name in double quotes", digits, path)
 	}
-	return step{kind: toElement, index: index}, end + 1, nil
+	return Step{Kind: Element, Index: index}, end + 1, nil
 }
 
-// isNameRune tells whether a character of a name needs no quotes.
+// isNameRune reports whether a character of a name needs no quotes.
 func isNameRune(r rune) bool {
 	return unicode.IsLetter(r) || unicode.IsDigit(r) || r == '_' || r == '-'
 }
 
-// formatPath writes a path as parsePath reads it.
-func formatPath(steps []step) string {
+// Format writes a path as Parse reads it.
+func Format(steps []Step) string {
 	b := []byte{'$'}
 	for _, st := range steps {
 		b = st.appendTo(b)
@@ -135,16 +139,16 @@ func formatPath(steps []step) string {
 	return string(b)
 }
 
-func (st step) appendTo(dst []byte) []byte {
+func (st Step) appendTo(dst []byte) []byte {
 	switch {
-	case st.kind == toEach:
+	case st.Kind == Each:
 		return append(dst, "[*]"...)
-	case st.kind == toElement:
-		return append(strconv.AppendInt(append(dst, '['), int64(st.index), 10), ']')
-	case st.name != "" && strings.IndexFunc(st.name, func(r rune) bool { return !isNameRune(r) }) < 0:
-		return append(append(dst, '.'), st.name...)
+	case st.Kind == Element:
+		return append(strconv.AppendInt(append(dst, '['), int64(st.Index), 10), ']')
+	case st.Name != "" && strings.IndexFunc(st.Name, func(r rune) bool { return !isNameRune(r) }) < 0:
+		return append(append(dst, '.'), st.Name...)
 	}
-	return append(appendName(append(dst, '['), st.name), ']')
+	return append(appendName(append(dst, '['), st.Name), ']')
 }
 
 // appendName writes a JSON string for people to read and copy. Braces are escaped, too:
@@ -193,31 +197,31 @@ func surrogateAt(s string) rune {
 	return 0xD000 | rune(s[1]&0x3F)<<6 | rune(s[2]&0x3F)
 }
 
-// pathSet are the paths that go on below some value, each without the steps above it.
-type pathSet [][]step
+// Set is the paths that go on below some value, each without the steps above it.
+type Set [][]Step
 
-// member are the paths below the member of that name.
-func (s pathSet) member(name string) (below pathSet) {
+// member returns the paths below the member of that name.
+func (s Set) member(name string) (below Set) {
 	for _, path := range s {
-		if path[0].kind == toMember && path[0].name == name {
+		if path[0].Kind == Member && path[0].Name == name {
 			below = append(below, path[1:])
 		}
 	}
 	return below
 }
 
-// element are the paths below an element.
-func (s pathSet) element(index int) (below pathSet) {
+// element returns the paths below an element.
+func (s Set) element(index int) (below Set) {
 	for _, path := range s {
-		if path[0].kind == toEach || path[0].kind == toElement && path[0].index == index {
+		if path[0].Kind == Each || path[0].Kind == Element && path[0].Index == index {
 			below = append(below, path[1:])
 		}
 	}
 	return below
 }
 
-// ends tells that a path ends here.
-func (s pathSet) ends() bool {
+// ends reports whether a path ends here.
+func (s Set) ends() bool {
 	for _, path := range s {
 		if len(path) == 0 {
 			return true

@@ -1,4 +1,4 @@
-package eventkey
+package eventkey_test
 
 import (
 	"encoding/json"
@@ -9,62 +9,24 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"pgregory.net/rapid"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/identity"
+	"github.com/onceward/watermill-idempotent/internal/jsonpath"
 )
+
+const byteOrderMark = "\ufeff"
 
 func payload(text string) *message.Message { return message.NewMessage("u", []byte(text)) }
 
-// equal tells whether a fingerprint takes two payloads for the same content.
-func equal(t interface{ Fatal(...any) }, f Fingerprint, a, b string) bool {
-	sumA, errA := Sum(f, payload(a))
-	sumB, errB := Sum(f, payload(b))
+// equal reports whether a fingerprint takes two payloads for the same content.
+func equal(t interface{ Fatal(...any) }, f eventkey.Fingerprint, a, b string) bool {
+	sumA, errA := identity.Sum(f, payload(a))
+	sumB, errB := identity.Sum(f, payload(b))
 	if errA != nil || errB != nil {
 		t.Fatal(a, b, errA, errB)
 	}
 	return string(sumA) == string(sumB)
-}
-
-// Paths as they are written, how they are printed, and the name of the last step.
-func TestPaths(t *testing.T) {
-	for _, tt := range []struct{ path, printed, last string }{
-		{"received_at", "$.received_at", "received_at"},
-		{"$.received_at", "$.received_at", "received_at"},
-		{`$["received_at"]`, "$.received_at", "received_at"},
-		{`["a.b"]`, `$["a.b"]`, "a.b"},
-		{`labels["a.b"]`, `$.labels["a.b"]`, "a.b"},
-		{`$.labels["a.b"].c`, `$.labels["a.b"].c`, "c"},
-		{`["@odata.etag"]`, `$["@odata.etag"]`, "@odata.etag"},
-		{`["@odata"].etag`, `$["@odata"].etag`, "etag"},
-		{"$.@type", `$["@type"]`, "@type"},
-		{"@type", `$["@type"]`, "@type"},
-		{"@graph[0].name", `$["@graph"][0].name`, "name"},
-		{"$.$ref", `$["$ref"]`, "$ref"},
-		{`reactions["+1"]`, `$.reactions["+1"]`, "+1"},
-		{`["a b"]`, `$["a b"]`, "a b"},
-		{`["a\"b\\c"]`, `$["a\"b\\c"]`, `a"b\c`},
-		{`["a]b[0"]`, `$["a]b[0"]`, "a]b[0"},
-		{`["{}"]`, `$["\u007b\u007d"]`, "{}"},
-		{`["\u00e9\n"]`, `$["é\u000a"]`, "é\n"},
-		{`["é"]`, `$.é`, "é"},
-		{"größe.日本", "$.größe.日本", "日本"},
-		{`["\ud83d\ude00"]`, `$["😀"]`, "😀"},
-		{`["\udb40\udc20"]`, `$["\udb40\udc20"]`, "\U000E0020"},
-		{`["\ud800"]`, `$["\ud800"]`, "\xed\xa0\x80"},
-		{`[""]`, `$[""]`, ""},
-		{`a[""].b`, `$.a[""].b`, "b"},
-		{"[0].a-1", "$[0].a-1", "a-1"},
-		{"12.34", "$.12.34", "34"},
-		{"variants[*].updated_at", "$.variants[*].updated_at", "updated_at"},
-		{"[*].a", "$[*].a", "a"},
-	} {
-		steps, err := parsePath(tt.path)
-		if err != nil {
-			t.Errorf("%s: %v", tt.path, err)
-			continue
-		}
-		if got := formatPath(steps); got != tt.printed || steps[len(steps)-1].name != tt.last {
-			t.Errorf("%s is printed %s, want %s; its last name is %q", tt.path, got, tt.printed, steps[len(steps)-1].name)
-		}
-	}
 }
 
 // A path that may mean something else is refused when the fingerprint is made, with what
@@ -92,8 +54,8 @@ func TestPathMeansAnotherField(t *testing.T) {
 		"":                     {"the path is empty"},
 		"$":                    {"whole payload"},
 	} {
-		for _, f := range []Fingerprint{JSONWithout(path), JSONOnly("ok", path)} {
-			err := ValidateFingerprint(f)
+		for _, f := range []eventkey.Fingerprint{eventkey.JSONWithout(path), eventkey.JSONOnly("ok", path)} {
+			err := identity.ValidateFingerprint(f)
 			for _, text := range want {
 				if err == nil || !strings.Contains(err.Error(), text) {
 					t.Errorf("%s: %v, want %s in it", path, err, text)
@@ -101,7 +63,7 @@ func TestPathMeansAnotherField(t *testing.T) {
 			}
 		}
 		for _, text := range want {
-			if steps, err := parsePath(text); strings.HasPrefix(text, "$") && (err != nil || formatPath(steps) != text) {
+			if steps, err := jsonpath.Parse(text); strings.HasPrefix(text, "$") && (err != nil || jsonpath.Format(steps) != text) {
 				t.Errorf("%s: the advice %s can't be followed: %v", path, text, err)
 			}
 		}
@@ -124,14 +86,14 @@ func TestTemplateWithOddNames(t *testing.T) {
 		`{{{$.labels["a}b{"]}}}:{$.labels.é}`:    "{2}:6",
 		`x{$["labels"]["a.b"]}:{$.labels["+1"]}`: "x1:5",
 	} {
-		key, err := Template(template).Key("t", payload(doc))
+		key, err := eventkey.Template(template).Key("t", payload(doc))
 		if err != nil || key != want {
 			t.Errorf("%s: %q, %v, want %q", template, key, err, want)
 		}
 	}
 	// A member is no element, and an element no member.
 	for template, doc := range map[string]string{"{$.a[0]}": `{"a":{"":1}}`, `{$.a["x"]}`: `{"a":[1]}`, `{$.a[""]}`: `{"a":[1]}`} {
-		if key, err := Template(template).Key("t", payload(doc)); !errors.Is(err, ErrNoKey) {
+		if key, err := eventkey.Template(template).Key("t", payload(doc)); !errors.Is(err, eventkey.ErrNoKey) {
 			t.Errorf("%s in %s: %q, %v", template, doc, key, err)
 		}
 	}
@@ -142,7 +104,7 @@ func TestTemplateWithOddNames(t *testing.T) {
 		`{$["a]}:{b}`:     "not closed",
 		`{a"b}`:           "unexpected '\"'",
 	} {
-		if err := Validate(Template(template)); err == nil || !strings.Contains(err.Error(), want) {
+		if err := eventkey.Validate(eventkey.Template(template)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", template, err, want)
 		}
 	}
@@ -173,20 +135,20 @@ func TestEachElement(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for _, f := range []struct {
-				print Fingerprint
+				print eventkey.Fingerprint
 				diff  string
 			}{
-				{JSONWithout("variants[*].at", "$.variants[*].tags[*].n"), tt.without},
-				{JSONOnly("id", "variants[*].sku", "variants[*].tags[*].n"), tt.only},
+				{eventkey.JSONWithout("variants[*].at", "$.variants[*].tags[*].n"), tt.without},
+				{eventkey.JSONOnly("id", "variants[*].sku", "variants[*].tags[*].n"), tt.only},
 			} {
-				if err := ValidateFingerprint(f.print); err != nil {
+				if err := identity.ValidateFingerprint(f.print); err != nil {
 					t.Fatal(err)
 				}
 				if got := equal(t, f.print, tt.a, tt.b); got != (f.diff == "") {
 					t.Errorf("equal %v, want the difference %q", got, f.diff)
 				}
 				for _, pair := range [][2]string{{tt.a, tt.b}, {tt.b, tt.a}} {
-					if d := FirstDifference(f.print, []byte(pair[0]), []byte(pair[1])); d != f.diff {
+					if d := identity.FirstDifference(f.print, []byte(pair[0]), []byte(pair[1])); d != f.diff {
 						t.Errorf("difference %q, want %q", d, f.diff)
 					}
 				}
@@ -194,7 +156,7 @@ func TestEachElement(t *testing.T) {
 		})
 	}
 	// An index beside [*], both under each other.
-	both := JSONWithout("a[*].x", "a[0].y", "b[0].x", "b[*].y")
+	both := eventkey.JSONWithout("a[*].x", "a[0].y", "b[0].x", "b[*].y")
 	if !equal(t, both, `{"a":[{"x":1,"y":1,"z":1}],"b":[{"x":1,"y":1,"z":1}]}`, `{"a":[{"x":2,"y":2,"z":1}],"b":[{"x":2,"y":2,"z":1}]}`) {
 		t.Error("a path with an index hides one with [*]")
 	}
@@ -202,17 +164,17 @@ func TestEachElement(t *testing.T) {
 		t.Error("an index counts for another element")
 	}
 	// With nothing but [*], an array of nothing is something, and one without the field isn't.
-	only := JSONOnly("a[*].id")
-	if _, err := Sum(only, payload(`{"a":[]}`)); err != nil {
+	only := eventkey.JSONOnly("a[*].id")
+	if _, err := identity.Sum(only, payload(`{"a":[]}`)); err != nil {
 		t.Error(err)
 	}
-	if _, err := Sum(only, payload(`{"a":[{"ID":1}]}`)); err == nil {
+	if _, err := identity.Sum(only, payload(`{"a":[{"ID":1}]}`)); err == nil {
 		t.Error("nothing is compared")
 	}
-	if !equal(t, JSONWithout("a[1]"), `{"a":[1]}`, `{"a":[1,2]}`) || !equal(t, JSONWithout("a[*]"), `{"a":[1]}`, `{"a":[]}`) {
+	if !equal(t, eventkey.JSONWithout("a[1]"), `{"a":[1]}`, `{"a":[1,2]}`) || !equal(t, eventkey.JSONWithout("a[*]"), `{"a":[1]}`, `{"a":[]}`) {
 		t.Error("whether an excluded element is there counts")
 	}
-	if a, b := JSONOnly(`["id"]`, "id"), JSONOnly("$.id"); !slices.Equal(must(Sum(a, payload(`{"id":1}`))), must(Sum(b, payload(`{"id":1}`)))) {
+	if a, b := eventkey.JSONOnly(`["id"]`, "id"), eventkey.JSONOnly("$.id"); !slices.Equal(must(identity.Sum(a, payload(`{"id":1}`))), must(identity.Sum(b, payload(`{"id":1}`)))) {
 		t.Error("one field written in two ways is two")
 	}
 }
@@ -247,33 +209,33 @@ func TestPrintedPathMeansTheField(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		wrap := func(v any) string { return string(must(json.Marshal(map[string]any{"id": 1, "doc": v}))) }
 		a, b := wrap(documents(3).Draw(t, "a")), wrap(documents(3).Draw(t, "b"))
-		field := FirstDifference(nil, []byte(a), []byte(b))
+		field := identity.FirstDifference(nil, []byte(a), []byte(b))
 		var without []string
 		for field != "" {
-			template := Template("{" + field + "}")
-			if err := Validate(template); err != nil {
+			template := eventkey.Template("{" + field + "}")
+			if err := eventkey.Validate(template); err != nil {
 				t.Fatal(field, err)
 			}
 			nodeA, nodeB := at(t, a, field), at(t, b, field)
 			if nodeA == nil && nodeB == nil {
 				t.Fatalf("%s is nowhere in %s and %s", field, a, b)
 			}
-			for doc, node := range map[string]*jsonNode{a: nodeA, b: nodeB} {
-				if node == nil || node.kind == kindNull || node.kind == kindObject || node.kind == kindArray {
+			for doc, node := range map[string]*jsonpath.Node{a: nodeA, b: nodeB} {
+				if node == nil || node.Kind == jsonpath.Null || node.Kind == jsonpath.Object || node.Kind == jsonpath.Array {
 					continue
 				}
-				if key, err := template.Key("t", payload(doc)); err != nil || key != node.text {
+				if key, err := template.Key("t", payload(doc)); err != nil || key != node.Text {
 					t.Fatalf("%s in %s: %q, %v", field, doc, key, err)
 				}
 			}
-			if without = append(without, field); len(without) > maxFields {
+			if without = append(without, field); len(without) > 64 {
 				t.Skip("too many differences")
 			}
-			f := JSONWithout(without...)
-			if err := ValidateFingerprint(f); err != nil {
+			f := eventkey.JSONWithout(without...)
+			if err := identity.ValidateFingerprint(f); err != nil {
 				t.Fatal(err)
 			}
-			next := FirstDifference(f, []byte(a), []byte(b))
+			next := identity.FirstDifference(f, []byte(a), []byte(b))
 			if (next == "") != equal(t, f, a, b) || slices.Contains(without, next) {
 				t.Fatalf("%s and %s without %s: next is %q", a, b, without, next)
 			}
@@ -283,10 +245,10 @@ func TestPrintedPathMeansTheField(t *testing.T) {
 }
 
 // at is the value at a printed path, found with encoding/json's idea of names.
-func at(t *rapid.T, doc, path string) *jsonNode {
-	steps, err := parsePath(path)
-	if err != nil || formatPath(steps) != path {
-		t.Fatalf("%s is read as %s: %v", path, formatPath(steps), err)
+func at(t *rapid.T, doc, path string) *jsonpath.Node {
+	steps, err := jsonpath.Parse(path)
+	if err != nil || jsonpath.Format(steps) != path {
+		t.Fatalf("%s is read as %s: %v", path, jsonpath.Format(steps), err)
 	}
 	var value any
 	if err := json.Unmarshal([]byte(doc), &value); err != nil {
@@ -295,81 +257,47 @@ func at(t *rapid.T, doc, path string) *jsonNode {
 	for _, st := range steps {
 		switch v := value.(type) {
 		case map[string]any:
-			next, ok := v[st.name]
-			if st.kind != toMember || !ok {
+			next, ok := v[st.Name]
+			if st.Kind != jsonpath.Member || !ok {
 				return nil
 			}
 			value = next
 		case []any:
-			if st.kind != toElement || st.index >= len(v) {
+			if st.Kind != jsonpath.Element || st.Index >= len(v) {
 				return nil
 			}
-			value = v[st.index]
+			value = v[st.Index]
 		default:
 			return nil
 		}
 	}
-	return must(parseJSON(must(json.Marshal(value))))
-}
-
-// agreePath checks that a path that can be read is printed as one that is read the same.
-func agreePath(t interface{ Fatalf(string, ...any) }, path string) {
-	steps, err := parsePath(path)
-	if err != nil {
-		return
-	}
-	printed := formatPath(steps)
-	again, err := parsePath(printed)
-	if err != nil || !slices.Equal(again, steps) || formatPath(again) != printed {
-		t.Fatalf("%q is printed as %q, which is read as %+v, %v", path, printed, again, err)
-	}
-}
-
-func FuzzPath(f *testing.F) {
-	for _, path := range []string{"a.b", "$.a[0]", `["a.b"][*]`, `["\ud83d\ude00\ud800"]`, "[\"\xed\xa0\xbd\xed\xb8\x80\"]", "[\"\xff\"]", "@a.b", `[""]`} {
-		f.Add(path)
-	}
-	f.Fuzz(func(t *testing.T, path string) { agreePath(t, path) })
-}
-
-func TestPathsOfAnyName(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		name := string(rapid.SliceOf(rapid.SampledFrom([]byte("a.\"\\{\x00\xff\xed\xa0\x80\xbd\xb8\xc3\xa9"))).Draw(t, "name"))
-		if rapid.Bool().Draw(t, "text") {
-			name = names.Draw(t, "name")
-		}
-		steps := []step{{kind: toMember, name: name}, {kind: toElement, index: rapid.IntRange(0, 20).Draw(t, "index")}}
-		got, err := parsePath(formatPath(steps))
-		if err != nil || !slices.Equal(got, steps) {
-			t.Fatalf("%q is printed as %s, which is read as %+v, %v", name, formatPath(steps), got, err)
-		}
-	})
+	return must(jsonpath.Read(must(json.Marshal(value))))
 }
 
 // A payload with a byte order mark is the payload without it.
 func TestByteOrderMark(t *testing.T) {
 	const doc = `{"id":1,"at":2}`
 	marked := byteOrderMark + doc
-	for name, source := range map[string]Source{"template": Template("{$.id}"), "canonical": CanonicalJSON()} {
+	for name, source := range map[string]eventkey.Source{"template": eventkey.Template("{$.id}"), "canonical": eventkey.CanonicalJSON()} {
 		key, errA := source.Key("t", payload(doc))
 		other, errB := source.Key("t", payload(marked))
 		if errA != nil || errB != nil || key != other {
 			t.Errorf("%s: %q, %v and %q, %v", name, key, errA, other, errB)
 		}
-		if _, err := source.Key("t", payload(byteOrderMark+" ")); !errors.Is(err, ErrNoKey) {
+		if _, err := source.Key("t", payload(byteOrderMark+" ")); !errors.Is(err, eventkey.ErrNoKey) {
 			t.Errorf("%s: nothing but a mark: %v", name, err)
 		}
 	}
-	for name, f := range map[string]Fingerprint{"without": JSONWithout("at"), "only": JSONOnly("id"), "all of it": JSONOnly("id", "at")} {
+	for name, f := range map[string]eventkey.Fingerprint{"without": eventkey.JSONWithout("at"), "only": eventkey.JSONOnly("id"), "all of it": eventkey.JSONOnly("id", "at")} {
 		if !equal(t, f, doc, marked) || !equal(t, f, byteOrderMark+" "+doc, doc) {
 			t.Errorf("%s: a mark makes a difference", name)
 		}
 	}
-	if d := FirstDifference(nil, []byte(marked), []byte(`{"id":2}`)); d != "$.at" {
+	if d := identity.FirstDifference(nil, []byte(marked), []byte(`{"id":2}`)); d != "$.at" {
 		t.Errorf("difference %q", d)
 	}
 	for _, doc := range []string{byteOrderMark + byteOrderMark + doc, " " + byteOrderMark + doc, doc + byteOrderMark} {
-		if key, err := Template("{$.id}").Key("t", payload(doc)); err == nil {
+		if key, err := eventkey.Template("{$.id}").Key("t", payload(doc)); err == nil {
 			t.Errorf("%q has the key %q", doc, key)
 		}
 	}
