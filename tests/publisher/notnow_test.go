@@ -112,6 +112,7 @@ func TestServerGoesOnToSayNotNow(t *testing.T) {
 			}
 			link.Heal()
 		}
+		mustPublish(t, p, topic, payment(0)) // sets up again, if that was forgotten
 		// A proxy that lost its server may have handed it over before.
 		link.Answer("upstream failure", -1, "exec")
 		if err := p.Publish(topic, payments(1, 4)...); !errors.Is(err, publisher.ErrOutcomeUnknown) {

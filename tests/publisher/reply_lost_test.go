@@ -405,7 +405,7 @@ func shareABatch(t *testing.T, s *testserver.Server, link *faultlink.Link, m pub
 	t.Helper()
 	var retries observe.Events[publisher.RetryEvent]
 	p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) {
-		c.RetryFor = 5 * time.Second
+		c.RetryFor = 12 * time.Second // of a hundred callers on a busy machine
 		c.Hooks = []publisher.Hooks{{OnRetry: retries.Add}}
 	})
 	topic := testserver.Topic(t)
