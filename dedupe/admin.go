@@ -2,7 +2,6 @@ package dedupe
 
 import (
 	"context"
-	"crypto/sha256"
 	"iter"
 	"time"
 )
@@ -34,7 +33,7 @@ type Record struct {
 	CommittedAt time.Time
 	// ExpiresAt is when the record, or the claim unless it is renewed, runs out.
 	ExpiresAt time.Time
-	// Fingerprint is the digest of it, nil if there was none.
+	// Fingerprint is the digest of it (storeutil.Digest), nil if there was none.
 	Fingerprint []byte
 	// Group is the consumer group whose run made the record, empty if it is not known, and
 	// while in progress.
@@ -56,22 +55,4 @@ func (f Filter) Match(r Record) bool {
 		(f.Topic == "" || f.Topic == r.Key.Topic) &&
 		(f.Handler == "" || f.Handler == r.Key.Handler) &&
 		(f.State == 0 || f.State == r.State)
-}
-
-// DigestBytes is the length of a [Digest].
-const DigestBytes = 16
-
-// Digest is what stores keep of a fingerprint: 128 bits of its SHA-256, enough that
-// two of them are never equal by chance; nil for a fingerprint of no bytes.
-func Digest(fingerprint []byte) []byte {
-	if len(fingerprint) == 0 {
-		return nil
-	}
-	sum := sha256.Sum256(fingerprint)
-	return sum[:DigestBytes]
-}
-
-// SameDigest tells whether two digests are equal; nil equals any.
-func SameDigest(a, b []byte) bool {
-	return len(a) == 0 || len(b) == 0 || string(a) == string(b)
 }

@@ -1,6 +1,10 @@
 package dedupe
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
+)
 
 // Errors of handling. Stores and the middleware wrap them with what they know.
 var (
@@ -11,7 +15,7 @@ var (
 	// ErrLeaseLost: the claim is no longer held, so the result of the run is refused;
 	// another process may be running the handler, or have run it. Deliver the message
 	// again.
-	ErrLeaseLost = errors.New("claim was lost")
+	ErrLeaseLost = storeutil.ErrLeaseLost
 	// ErrRetryLater: nothing is wrong with the message; it can't be handled now, since
 	// another process is handling it or the store is out of reach. Deliver it again
 	// after a while, and don't count it as failed.
@@ -31,7 +35,7 @@ var (
 	ErrClosed = errors.New("store is closed")
 	// ErrCorrupt: the record in the store can't be read. It is left as it is, and the
 	// handler does not run; Forget it to let the handler run.
-	ErrCorrupt = errors.New("record can't be read")
+	ErrCorrupt = storeutil.ErrCorrupt
 	// ErrInvalid: the caller asked for what makes no sense, such as an empty
 	// namespace. Another try does not help.
 	ErrInvalid = errors.New("invalid claim")

@@ -42,7 +42,7 @@ type Options struct {
 	// Wait bounds how long Claim waits for another's claim; 0 means not to wait.
 	Wait time.Duration
 	// Fingerprint says what must be equal in two events of one key; nil matches any.
-	// Stores keep a digest of it (see [Digest]).
+	// Stores keep a digest of it.
 	Fingerprint []byte
 	// Group is the consumer group that the event was read by, of at most MaxKeyBytes;
 	// empty where that is not known. Stores keep it with the record; one that is named

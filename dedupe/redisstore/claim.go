@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -25,7 +26,7 @@ type claim struct {
 	info    dedupe.Info
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	outputs [][]byte
-	lease   *dedupe.Lease
+	lease   *storeutil.Lease
 
 	committed atomic.Bool
 }

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 func (r row) public() dedupe.Record {
 	out := dedupe.Record{Key: r.key, State: dedupe.Done, CommittedAt: r.at, ExpiresAt: r.ends, Fingerprint: r.digest, Group: r.group}
-	if outputs, err := dedupe.SplitOutputs(r.outputs); err == nil {
+	if outputs, err := storeutil.SplitOutputs(r.outputs); err == nil {
 		out.Outputs = len(outputs)
 		for _, o := range outputs {
 			out.OutputBytes += len(o)

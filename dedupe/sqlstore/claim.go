@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // claim implements dedupe.Claim.
@@ -52,7 +53,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 		return fmt.Errorf("sqlstore: commit: %w: it was rolled back", dedupe.ErrLeaseLost)
 	}
 	s, sess := c.store, c.session
-	recorded := dedupe.JoinOutputs(outputs)
+	recorded := storeutil.JoinOutputs(outputs)
 	var res sql.Result
 	err := sess.check()
 	if err == nil {

@@ -2,6 +2,7 @@ package sqlstore
 
 import (
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // Statement is one with its parameters.
@@ -45,12 +46,12 @@ func PostgresClaim(table string, k dedupe.Key, token string) (PostgresStatements
 // Commit makes the record of the claim's row, as the last statement before COMMIT. One
 // row affected, or the transaction is not the one that inserted it.
 func (p PostgresStatements) Commit(o dedupe.Options, outputs [][]byte) Statement {
-	return Statement{p.text.commit, commitArgs(p.key, p.id, o, dedupe.JoinOutputs(outputs))}
+	return Statement{p.text.commit, commitArgs(p.key, p.id, o, storeutil.JoinOutputs(outputs))}
 }
 
 // commitArgs are the parameters of the statement that makes the record.
 func commitArgs(k dedupe.Key, id []byte, o dedupe.Options, outputs []byte) []any {
 	return []any{
-		o.Retention.Milliseconds(), nullable(dedupe.Digest(o.Fingerprint)), nullable(outputs), groupColumn(k.Namespace, o.Group), id, []byte(o.Token),
+		o.Retention.Milliseconds(), nullable(storeutil.Digest(o.Fingerprint)), nullable(outputs), groupColumn(k.Namespace, o.Group), id, []byte(o.Token),
 	}
 }

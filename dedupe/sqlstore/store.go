@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
@@ -224,12 +225,12 @@ func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.
 func (s *Store) done(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, r row) (*claim, bool, error) {
 	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Done, ctx: ctx, token: r.token}
 	c.info.CommittedAt, c.info.Group = r.at, r.group
-	if !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)) {
+	if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
 		c.state = dedupe.Conflict
 		return c, true, nil
 	}
 	var err error
-	c.outputs, err = dedupe.SplitOutputs(r.outputs)
+	c.outputs, err = storeutil.SplitOutputs(r.outputs)
 	return c, true, err
 }
 

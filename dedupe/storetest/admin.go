@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // admin checks the optional interface of a store that has it.
@@ -32,7 +33,7 @@ func admin(s *suite) {
 	r, err := a.Lookup(s.ctx(), keys[0])
 	s.must("lookup", err)
 	if r.Key != keys[0] || r.State != dedupe.Done || r.Outputs != 2 || r.OutputBytes != 8 ||
-		string(r.Fingerprint) != string(dedupe.Digest([]byte("one"))) {
+		string(r.Fingerprint) != string(storeutil.Digest([]byte("one"))) {
 		s.Errorf("record %+v", r)
 	}
 	if left := time.Until(r.ExpiresAt); left < 50*time.Minute || left > 70*time.Minute {
