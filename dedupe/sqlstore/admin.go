@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
@@ -26,19 +27,19 @@ func (r row) public() dedupe.Record {
 // Lookup implements dedupe.Admin. A claim that is held is in a transaction that nobody
 // else sees: it is not found.
 func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error) {
-	r, err := s.read(ctx, idOf(k))
+	r, err := s.read(ctx, sqlrecord.ID(k))
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && r.expired:
 		return dedupe.Record{}, fmt.Errorf("sqlstore: %w of %s", dedupe.ErrNotFound, k)
 	case err != nil:
-		return dedupe.Record{}, fmt.Errorf("sqlstore: lookup %s: %w", k, s.Explain(err))
+		return dedupe.Record{}, fmt.Errorf("sqlstore: lookup %s: %w", k, s.explain(err))
 	}
 	return r.public(), nil
 }
 
 // Forget implements dedupe.Admin.
 func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
-	id := idOf(k)
+	id := sqlrecord.ID(k)
 	r, err := s.read(ctx, id)
 	if err == nil {
 		err = repeat(ctx, func() error {
@@ -47,7 +48,7 @@ func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
 		})
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("sqlstore: forget %s: %w", k, s.Explain(err))
+		return fmt.Errorf("sqlstore: forget %s: %w", k, s.explain(err))
 	}
 	return nil
 }
@@ -60,7 +61,7 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 		for {
 			page, id, err := s.page(ctx, last)
 			if err != nil {
-				yield(dedupe.Record{}, fmt.Errorf("sqlstore: list: %w", s.Explain(err)))
+				yield(dedupe.Record{}, fmt.Errorf("sqlstore: list: %w", s.explain(err)))
 				return
 			}
 			for _, r := range page {
@@ -77,7 +78,7 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 }
 
 func (s *Store) page(ctx context.Context, after []byte) (page []row, last []byte, err error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, s.text.list, after)
+	rows, err := s.cfg.DB.QueryContext(ctx, s.text.List, after)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -142,13 +143,13 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, 
 		return len(batch) == size && gone > 0, nil
 	}
 	for more := true; more && err == nil; {
-		more, err = select1(s.text.expired)
+		more, err = select1(s.text.Expired)
 	}
 	for more := !before.IsZero(); more && err == nil; {
-		more, err = select1(s.text.older, before.UnixMilli())
+		more, err = select1(s.text.Older, before.UnixMilli())
 	}
 	if err != nil {
-		err = fmt.Errorf("sqlstore: purge: %w", s.Explain(err))
+		err = fmt.Errorf("sqlstore: purge: %w", s.explain(err))
 	}
 	return n, err
 }

@@ -2,17 +2,15 @@ package sqlstore
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // session is a connection with a transaction on it, prepared so that the transaction
@@ -28,19 +26,6 @@ type session struct {
 	id        int64    // of the connection, in MySQL
 	lock      string   // its name, in MySQL
 	undo      []string // statements that put the connection back as it was
-}
-
-func idOf(k dedupe.Key) []byte {
-	sum := sha256.Sum256([]byte(k.String()))
-	return sum[:]
-}
-
-// lockOf names a key among the server's advisory locks: PostgreSQL's are numbers, MySQL's
-// names. The table is put to it by the server, which knows the same one under two names,
-// so that stores of two tables don't wait for each other: see insert in dialect.go, and
-// takeLock.
-func lockOf(id []byte) (number int64, name string) {
-	return int64(binary.BigEndian.Uint64(id)), "idem:" + hex.EncodeToString(id[:20])
 }
 
 // takeLock takes a key's lock in MySQL, under a name of at most 64 bytes for the whole
@@ -63,7 +48,7 @@ func (s *Store) begin(ctx context.Context, id []byte, wait time.Duration) (_ *se
 	}()
 	switch s.cfg.Dialect {
 	case MySQL:
-		_, name := lockOf(id)
+		_, name := sqlrecord.Lock(id)
 		database, table, qualified := strings.Cut(s.cfg.Table, ".")
 		if !qualified {
 			database, table = "", s.cfg.Table

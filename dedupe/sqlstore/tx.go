@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // ErrNoTx: there is no transaction on the context: the handler is not wrapped by a
@@ -75,8 +76,8 @@ const lookWithin = 5 * time.Second
 // now. A context of the handler's own that ended may close the session too, and is its
 // fault.
 func isLost(ctx context.Context, tx *sql.Tx, err error) bool {
-	if k := kindOf(err); k != unanswered {
-		return k == away
+	if k := sqlrecord.KindOf(err); k != sqlrecord.Unanswered {
+		return k == sqlrecord.Away
 	}
 	// With rows left open the look would fail as well; an error of the handler's own says
 	// nothing about the session.
@@ -86,7 +87,7 @@ func isLost(ctx context.Context, tx *sql.Tx, err error) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	_, look := tx.ExecContext(ctx, "SELECT 1")
-	return look != nil && !IsFault(look) && !errors.Is(look, sql.ErrTxDone)
+	return look != nil && !sqlrecord.IsFault(look) && !errors.Is(look, sql.ErrTxDone)
 }
 
 // isOfTheLink tells that an error is one that drivers give when a connection fails.
