@@ -22,6 +22,10 @@ const (
 	DefaultMaxOutputBytes = 16 << 20
 )
 
+// NoWait is the Config.Wait of a message that does not wait on the spot: it is given back at
+// once, and comes again after Config.Delay.
+const NoWait = time.Nanosecond
+
 // Config configures a [Once]. Store and Retention are required.
 type Config struct {
 	// Store keeps the records: dedupe/redisstore, dedupe/sqlstore, dedupe/pgxstore,
@@ -70,7 +74,7 @@ type Config struct {
 	PoisonTopics []string
 
 	// Wait is how long a message waits on the spot for another process that is
-	// handling it; 0 means 200 ms, a negative value not to wait.
+	// handling it; 0 means 200 ms, [NoWait] not to wait.
 	Wait time.Duration
 	// Delay is after which time a message comes again that can't be handled now, give
 	// or take a quarter; 0 means 2 s. Subscribers other than ours can't delay; there
@@ -85,7 +89,7 @@ type Config struct {
 	// is a permanent error.
 	MaxOutputBytes int
 
-	// Hooks are told what happens.
+	// Hooks receive what happens.
 	Hooks []Hooks
 }
 
@@ -117,6 +121,7 @@ func (c Config) resolve() (Config, error) {
 		def   time.Duration
 	}{
 		{"Lease", &c.Lease, min(DefaultLease, max(c.Retention, dedupe.MinLease))},
+		{"Wait", &c.Wait, DefaultWait},
 		{"Delay", &c.Delay, DefaultDelay},
 		{"StoreTimeout", &c.StoreTimeout, DefaultStoreTimeout},
 	} {
@@ -127,10 +132,7 @@ func (c Config) resolve() (Config, error) {
 			*d.value = d.def
 		}
 	}
-	switch {
-	case c.Wait == 0:
-		c.Wait = DefaultWait
-	case c.Wait < 0:
+	if c.Wait == NoWait {
 		c.Wait = 0
 	}
 	if c.Lease > 0 && c.Lease < dedupe.MinLease {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/permanent"
 )
 
 // Errors of handling, beside those of package dedupe. Where our own subscriber is in
@@ -54,15 +55,12 @@ type endedError struct{ error }
 
 func (e endedError) Unwrap() error { return e.error }
 
-// IsPermanent reports that handling the same message again can't succeed. Errors of
-// one's own count when they have a method Permanent() bool that says so. Retry and
-// PoisonQueue ask [ShouldRetry] and [ShouldPoison].
+// IsPermanent reports that handling the same message again can't succeed. An error of one's
+// own counts when it, or an error that it wraps or joins, has a method Permanent() bool that
+// says so, as the errors of our publisher have: a conflict is one. Retry and PoisonQueue ask
+// [ShouldRetry] and [ShouldPoison].
 func IsPermanent(err error) bool {
-	var marked interface{ Permanent() bool }
-	if errors.As(err, &marked) && marked.Permanent() {
-		return true
-	}
-	return isAny(err,
+	return permanent.Is(err,
 		ErrNested, ErrNoHandler, ErrOutputsTooLarge, ErrUnexpectedOutputs,
 		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey, eventkey.ErrInvalidMessage,
 	)

@@ -68,7 +68,8 @@ type Event struct {
 	Err   error
 }
 
-func (o *Once) tell(pick func(Hooks) func(Event), ev Event) {
+// report calls the hooks of one kind.
+func (o *Once) report(pick func(Hooks) func(Event), ev Event) {
 	hook.Call(o.logger, o.cfg.Hooks, pick, ev)
 }
 

@@ -27,7 +27,7 @@ func panickingHooks() (h middleware.Hooks) {
 func TestHookPanics(t *testing.T) {
 	logger, runs, poison := watermill.NewCaptureLogger(), 0, &rig.Published{}
 	once, err := middleware.New(middleware.Config{
-		Store: rig.NewStore(t), Namespace: "payments", Retention: time.Hour, Wait: -1, PassWithoutKey: true,
+		Store: rig.NewStore(t), Namespace: "payments", Retention: time.Hour, Wait: middleware.NoWait, PassWithoutKey: true,
 		Hooks: []middleware.Hooks{panickingHooks()},
 	}, logger)
 	if err != nil {

@@ -370,6 +370,7 @@ func TestConfigFaults(t *testing.T) {
 		"longer than Retention": func(c *middleware.Config) { c.Lease = 2 * time.Hour },
 		"shorter than":          func(c *middleware.Config) { c.Lease = time.Millisecond },
 		"Lease -1":              func(c *middleware.Config) { c.Lease = -1 },
+		"Wait -1":               func(c *middleware.Config) { c.Wait = -1 },
 		"Delay":                 func(c *middleware.Config) { c.Delay = -1 },
 		"StoreTimeout":          func(c *middleware.Config) { c.StoreTimeout = -1 },
 		"MaxOutputBytes":        func(c *middleware.Config) { c.MaxOutputBytes = -1 },

@@ -9,6 +9,9 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
+// poisonMarks are what a PoisonQueue writes.
+var poisonMarks = [...]string{wmeta.PoisonedReason, wmeta.PoisonedTopic, wmeta.PoisonedHandler, wmeta.PoisonedSubscriber}
+
 // original is a message as it came to its handler. The handler may do with it what it
 // likes, such as change it and return it; around us it is the event again. Retry's next
 // try, a PoisonQueue, and a redelivery, which with some subscribers is a copy of the

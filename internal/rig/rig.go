@@ -42,7 +42,7 @@ func NewOnce(t testing.TB, store dedupe.Store, changes ...Change) *middleware.On
 // NewLogging makes one with a log.
 func NewLogging(t testing.TB, logger watermill.LoggerAdapter, store dedupe.Store, changes ...Change) *middleware.Once {
 	t.Helper()
-	cfg := middleware.Config{Store: store, Namespace: "payments", Retention: time.Hour, Delay: 20 * time.Millisecond, Wait: -1}
+	cfg := middleware.Config{Store: store, Namespace: "payments", Retention: time.Hour, Delay: 20 * time.Millisecond, Wait: middleware.NoWait}
 	for _, c := range changes {
 		c(&cfg)
 	}
