@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
@@ -54,7 +54,7 @@ type TopicReport struct {
 // contexts, if that is a *redis.Client or *redis.ClusterClient: it asks over connections of
 // its own.
 func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error) {
-	client, done := server.Bounded(s.cfg.Client)
+	client, done := preflight.Bounded(s.cfg.Client)
 	defer done()
 	r := Report{Connections: len(topics) + 4}
 	var faults []error
@@ -66,9 +66,7 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 		sub := newSubscription(s, name)
 		sub.client = client
 		if r.Server == "" {
-			if info, err := server.InfoSection(ctx, client, name, "server"); err == nil {
-				r.Server = serverName(info)
-			}
+			r.Server = preflight.Server(ctx, client, name)
 		}
 		tr, err := sub.check(ctx, &r)
 		if err != nil {
@@ -76,16 +74,9 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 		}
 		r.Topics = append(r.Topics, tr)
 	}
-	if size := poolSize(s.cfg.Client); size > 0 && size < r.Connections {
-		r.warn("The client's pool has %d connections; subscriptions to %d topics need %d.", size, len(topics), r.Connections)
-	}
+	preflight.Pool(s.cfg.Client, r.Connections, fmt.Sprintf("subscriptions to %d topics need", len(topics)), r.warn)
 	if len(topics) > 0 {
-		switch policy, unknown := server.EvictionPolicy(ctx, client, topics[0]); {
-		case policy == "":
-			r.warn("The server's maxmemory-policy is unknown: %s.", unknown)
-		case policy != "noeviction":
-			r.warn("The server's maxmemory-policy is %s: it may evict streams that are not read yet. Set noeviction.", policy)
-		}
+		preflight.Eviction(ctx, client, topics[0], "streams that are not read yet", r.warn)
 	}
 	for _, w := range s.cfg.warnings() {
 		r.warn("%v.", w)
@@ -103,27 +94,14 @@ func (r *Report) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
-// serverName is product and version; Valkey calls itself Redis 7.2.4 for old clients.
-func serverName(info map[string]string) string {
-	if v := info["valkey_version"]; v != "" {
-		return "valkey " + v
-	}
-	return "redis " + info["redis_version"]
-}
-
 func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error) {
 	tr := TopicReport{Topic: s.topic, Lag: -1}
-	var asked bool
 	var err error
-	if tr.Missing, asked, err = s.missingRights(ctx); err != nil {
+	if tr.Missing, err = preflight.Missing(ctx, s.client, s.topic, fmt.Sprintf("topic %q", s.topic), s.usedRights(), r.warn); err != nil {
 		return tr, err
 	}
-	if !asked {
-		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", s.topic)
-	}
 	if len(tr.Missing) > 0 {
-		return tr, fmt.Errorf("the user lacks %s for it and its dead letters (%s): grant it with ACL SETUSER",
-			strings.Join(tr.Missing, ", "), rediskey.DeadLetter(s.topic))
+		return tr, preflight.Lacks(tr.Missing, fmt.Sprintf("it and its dead letters (%s)", rediskey.DeadLetter(s.topic)))
 	}
 	if _, tr.Exists, err = s.lookAtStream(ctx); err != nil {
 		return tr, explain(err)
@@ -191,20 +169,20 @@ func (s *subscription) checkGroup(ctx context.Context, tr *TopicReport) error {
 	return nil
 }
 
-// missingRights names the commands and keys that reading uses and the user may not.
-func (s *subscription) missingRights(ctx context.Context) (missing []string, asked bool, err error) {
+// usedRights are those that reading uses.
+func (s *subscription) usedRights() []preflight.Right {
 	dead := rediskey.DeadLetter(s.topic)
-	rights := server.Uses(s.topic, s.topic, "xinfo stream", "xrange")
+	rights := preflight.Uses(s.topic, s.topic, "xinfo stream", "xrange")
 	if s.cfg.FanOut {
-		rights = append(rights, server.Uses(s.topic, s.topic, "xread")...)
+		rights = append(rights, preflight.Uses(s.topic, s.topic, "xread")...)
 	} else {
-		rights = append(rights, server.Uses(s.topic, s.topic, "xgroup create", "xgroup delconsumer", "xinfo groups", "xinfo consumers",
+		rights = append(rights, preflight.Uses(s.topic, s.topic, "xgroup create", "xgroup delconsumer", "xinfo groups", "xinfo consumers",
 			"xreadgroup", "xpending", "xclaim", "xack", "time")...)
-		rights = append(rights, server.Uses(dead, dead, "xadd", "xlen", "xrevrange")...)
-		rights = append(rights, server.Uses(s.topic, s.topic, "eval", "evalsha")...)
+		rights = append(rights, preflight.Uses(dead, dead, "xadd", "xlen", "xrevrange")...)
+		rights = append(rights, preflight.Uses(s.topic, s.topic, "eval", "evalsha")...)
 		if s.cfg.DeleteOnAck {
-			rights = append(rights, server.Uses(s.topic, s.topic, "xackdel")...)
+			rights = append(rights, preflight.Uses(s.topic, s.topic, "xackdel")...)
 		}
 	}
-	return server.MissingRights(ctx, s.client, s.topic, rights)
+	return rights
 }

@@ -51,7 +51,7 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	default: // out of memory, for example, says nothing about what it knows
 		return Info{}, fmt.Errorf("ask the server what it can do: %w", err)
 	}
-	if info.Name, info.Version, err = version(ctx, client, key); err != nil {
+	if info.Name, info.Version, err = Version(ctx, client, key); err != nil {
 		return Info{}, fmt.Errorf("ask the server for its version: %w", err)
 	}
 	if v, ok := parseVersion(info.Version); ok && info.Name == "redis" && less(v, firstSound) {
@@ -60,9 +60,9 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	return info, nil
 }
 
-// version asks INFO; a user without the right gets empty strings. Any other failure is an
+// Version asks INFO for product and version; a user without the right gets empty strings. Any other failure is an
 // error: a release that has faults must not go unnoticed because of a lost reply.
-func version(ctx context.Context, client redis.UniversalClient, key string) (name, version string, err error) {
+func Version(ctx context.Context, client redis.UniversalClient, key string) (name, version string, err error) {
 	fields, err := InfoSection(ctx, client, key, "server")
 	if err != nil {
 		if Classify(err) == Final {
@@ -96,17 +96,7 @@ func InfoSection(ctx context.Context, client redis.UniversalClient, key, section
 	return fields, nil
 }
 
-// EvictionPolicy is the server's maxmemory-policy; where that can't be found out it is
-// empty, and unknown says why.
-func EvictionPolicy(ctx context.Context, client redis.UniversalClient, key string) (policy, unknown string) {
-	memory, err := InfoSection(ctx, client, key, "memory")
-	if policy = memory["maxmemory_policy"]; policy == "" {
-		return "", WhyNoInfo(err)
-	}
-	return policy, ""
-}
-
-// WhyNoInfo says why InfoSection has not told something.
+// WhyNoInfo says why InfoSection does not have something.
 func WhyNoInfo(err error) string {
 	switch {
 	case err == nil:
