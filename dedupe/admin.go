@@ -19,7 +19,7 @@ type Admin interface {
 	List(ctx context.Context, f Filter) iter.Seq2[Record, error]
 	// Purge removes up to limit records that were committed before the time given,
 	// whatever retention they have left, or have run out, and returns their number;
-	// a limit of 0 means all. Stores whose servers remove what ran out need it only
+	// a limit of 0 means all, a negative one is an error that matches ErrInvalid. Stores whose servers remove what ran out need it only
 	// to shorten a retention.
 	Purge(ctx context.Context, before time.Time, limit int) (int, error)
 }

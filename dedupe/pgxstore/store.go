@@ -75,6 +75,9 @@ func New(cfg Config) (*Store, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("pgxstore: invalid config: Pool is nil")
 	}
+	if cfg.MaxInFlight < 0 {
+		return nil, fmt.Errorf("pgxstore: invalid config: MaxInFlight %d is negative", cfg.MaxInFlight)
+	}
 	cfg.Table = cmp.Or(cfg.Table, sqlstore.DefaultTable)
 	db := stdlib.OpenDBFromPool(cfg.Pool)
 	s, err := sqlstore.New(sqlstore.Config{DB: db, Dialect: sqlstore.Postgres, Table: cfg.Table})

@@ -34,3 +34,10 @@ func Example() {
 	}
 	fmt.Println(claim.State(), err)
 }
+
+// What to look up by redis-cli, and to grant: ACL SETUSER payments ~idem:done:*.
+func ExampleConfig_Name() {
+	fmt.Println(redisstore.Config{}.Name(dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001"}))
+	// Output:
+	// idem:done:payments:orders:charge:pay%3A1001
+}

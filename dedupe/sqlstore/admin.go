@@ -101,6 +101,9 @@ const purgeBatch = 200
 // Purge implements dedupe.Admin. Call it now and then: nothing else removes what ran
 // out. The zero time removes that and nothing else.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, err error) {
+	if limit < 0 {
+		return 0, fmt.Errorf("sqlstore: purge: %w: limit %d is negative", dedupe.ErrInvalid, limit)
+	}
 	select1 := func(text string, args ...any) (more bool, err error) {
 		size := purgeBatch
 		if limit > 0 {

@@ -109,6 +109,9 @@ func (r records) purge() {
 	if got := r.count(ours); got != n {
 		r.Errorf("%d records after a purge of older ones, want %d", got, n)
 	}
+	if purged, err := r.admin.Purge(r.ctx(), time.Now().Add(time.Minute), -1); !errors.Is(err, dedupe.ErrInvalid) || r.count(ours) != n {
+		r.Errorf("purge with a negative limit: %d, %v, want ErrInvalid", purged, err)
+	}
 	purged, err := r.admin.Purge(r.ctx(), time.Now().Add(time.Minute), 3)
 	r.must("purge", err)
 	if purged > 3 {

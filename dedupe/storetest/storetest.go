@@ -59,6 +59,9 @@ func Run(t *testing.T, cfg Config) {
 	if cfg.Open == nil {
 		t.Fatal("storetest: Config.Open is nil")
 	}
+	if cfg.Lease < 0 {
+		t.Fatalf("storetest: Config.Lease %v is negative", cfg.Lease)
+	}
 	all := checks(cfg)
 	for _, c := range all {
 		if !c.waits {
