@@ -49,7 +49,7 @@ type Filter struct {
 	State                     State
 }
 
-// Match tells whether the filter picks r.
+// Match reports whether the filter picks r.
 func (f Filter) Match(r Record) bool {
 	return (f.Namespace == "" || f.Namespace == r.Key.Namespace) &&
 		(f.Topic == "" || f.Topic == r.Key.Topic) &&

@@ -35,7 +35,7 @@ type Config struct {
 	// Namespace names the service, the same in all instances. Services that share a store
 	// need different ones, or each would skip what the other has handled under the same
 	// handler name. Empty: the consumer group that a message was read by. Only a subscriber
-	// of this library tells that; a message of another one, or of one that fans out, is
+	// of this library has one; a message of another one, or of one that fans out, is
 	// then not handled (ErrNoNamespace). Set it before the group is renamed, or what was
 	// handled under the old name would be handled again.
 	Namespace string
@@ -81,7 +81,7 @@ type Config struct {
 	// it is waited for before the message is given back.
 	Delay time.Duration
 	// StoreTimeout bounds each step that the store is asked for, beside Wait; 0
-	// means 10 s. A claim that takes longer counts as "store out of reach".
+	// means 10 s. A claim that takes longer counts as "store unavailable".
 	StoreTimeout time.Duration
 	// MaxOutputBytes bounds the messages that a handler returns, all together as they
 	// are recorded; 0 means 16 MiB. More is found only after the handler has run, and

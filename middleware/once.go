@@ -87,7 +87,7 @@ func (o *Once) Run(ctx context.Context, msg *message.Message, handler string, fn
 }
 
 // Health is nil while events can be handled. Otherwise it says what keeps them waiting,
-// why and since when: the store is out of reach, or refuses (the error matches
+// why and since when: the store is unavailable, or refuses (the error matches
 // dedupe.ErrRefused; an operator has to act), or the service is not set up right
 // (ErrNoNamespace, ErrSharedFanOut). It asks nothing of the store: it knows what the last
 // messages met, and forgets that when no message has met it again for a while, a minute

@@ -34,7 +34,7 @@ func keep(msg *message.Message) *original {
 	return o
 }
 
-// restore makes the message what it was, and tells whether a PoisonQueue inside of ours
+// restore makes the message what it was, and reports whether a PoisonQueue inside of ours
 // has moved it away meanwhile. What is left are the marks of that PoisonQueue, for
 // another Once around, and after a failure the delay that a DelayOnError inside has
 // asked the subscriber for.
@@ -80,7 +80,7 @@ func (o *original) restore(msg *message.Message, failed bool) (poisoned bool) {
 	return poisoned
 }
 
-// isPoisoned tells whether a PoisonQueue has written its marks. A handler may have taken
+// isPoisoned reports whether a PoisonQueue has written its marks. A handler may have taken
 // old ones off.
 func (o *original) isPoisoned(now message.Metadata) bool {
 	for _, mark := range poisonMarks {

@@ -55,7 +55,7 @@ func (r *run) logForeignSkip(ev Event) {
 }
 
 // settleLater settles the claim once the Router has published the outputs, which its
-// acknowledgement tells.
+// acknowledgement shows.
 func (o *Once) settleLater(in *received, claim dedupe.Claim, outputs int) {
 	if outputs > 0 && !in.instantAck {
 		o.settle.afterAck(in.msg, in.key, claim)

@@ -30,7 +30,7 @@ func (o *Once) newRun(ctx context.Context, msg *message.Message, handler string)
 	return &run{received: in, once: o, end: ending{in, o}}
 }
 
-// do claims, runs, records and returns. Each way out tells the hooks once.
+// do claims, runs, records and returns. Each way out reports to the hooks once.
 func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	if err := r.once.setUpFault(r.received); err != nil {
 		return r.end.notSetUp(err)

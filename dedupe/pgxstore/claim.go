@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
-// ErrNoTx: there is no transaction on the context: the handler is not wrapped by a
+// ErrNoTx means that there is no transaction on the context: the handler is not wrapped by a
 // middleware.Once with this store, or was called after its transaction had ended.
 var ErrNoTx = errors.New("pgxstore: no transaction on the context")
 
@@ -56,7 +56,7 @@ func WithTx(fn func(ctx context.Context, tx pgx.Tx, msg *message.Message) ([]*me
 // comes later makes an outage of the handler's failure.
 const lookWithin = 5 * time.Second
 
-// isLost tells that a handler failed because its session was lost, or the database can't
+// isLost reports that a handler failed because its session was lost, or the database can't
 // now. A context of the handler's own that ended closes the session too, and is its fault.
 func isLost(ctx context.Context, tx pgx.Tx, err error) bool {
 	var answer *pgconn.PgError

@@ -212,7 +212,7 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (c ded
 	if err != nil {
 		return nil, nil, err
 	}
-	// There is a record, or somebody elsewhere is at it; sqlstore can tell.
+	// There is a record, or somebody elsewhere is at it; sqlstore finds out.
 	o.Wait = 0
 	for range tries {
 		if c, err = s.sql.Claim(ctx, k, o); err != nil || c.State() != dedupe.Claimed {
@@ -281,7 +281,7 @@ func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*cl
 	return nil, err
 }
 
-// givenUp tells that the server ended a transaction that may succeed in another try.
+// givenUp reports that the server ended a transaction that may succeed in another try.
 func givenUp(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")

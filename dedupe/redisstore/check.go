@@ -14,7 +14,7 @@ import (
 // asks over connections of its own. Call it when the process starts: a user who may claim
 // but not commit makes every handler run for nothing.
 //
-// The error says that the server is out of reach, or names the commands and keys that the
+// The error says that the server is unavailable, or names the commands and keys that the
 // user may not use, and matches dedupe.ErrRefused then. The warnings are about what makes
 // records go before their retention is over, and about what could not be asked.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {

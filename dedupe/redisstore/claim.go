@@ -98,7 +98,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	return nil
 }
 
-// isFinalAfterTheRun tells that a commit would get the same answer for as long as the
+// isFinalAfterTheRun reports that a commit would get the same answer for as long as the
 // claim is held.
 func isFinalAfterTheRun(err error) bool {
 	return errors.Is(err, dedupe.ErrTooLarge) || errors.Is(err, redis.ErrClosed) || redis.HasErrorPrefix(err, "WRONGTYPE")

@@ -25,7 +25,7 @@ func Example() {
 	claim, err := store.Claim(ctx, dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001"},
 		dedupe.Options{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: 24 * time.Hour})
 	if err != nil {
-		fmt.Println("the store is out of reach:", err)
+		fmt.Println("the store is unavailable:", err)
 		return
 	}
 	if claim.State() == dedupe.Claimed {

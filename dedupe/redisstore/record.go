@@ -79,7 +79,7 @@ var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`,
 
 func claimValue(token string) string { return string(kindClaim) + token }
 
-// tagOf tells tokens apart. It is only asked for a claim that was lost: that another
+// tagOf distinguishes tokens. It is only asked for a claim that was lost: that another
 // token has the same tag then is one in 10¹².
 func tagOf(token string) string {
 	sum := sha256.Sum256([]byte(token))

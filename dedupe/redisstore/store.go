@@ -65,7 +65,7 @@ func New(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg, names: prefix(cfg.Prefix), ending: make(chan struct{}), live: make(map[*claim]struct{})}, nil
 }
 
-// begin tells whether something may be started; running.Done must follow.
+// begin reports whether something may be started; running.Done must follow.
 func (s *Store) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // Check asks the database whether it can keep records, and writes nothing. Call it when the
 // process starts, after Migrate if that is called, and with a deadline: it ends with ctx.
 //
-// The error says that the database is out of reach, or what is missing: the table, a column
+// The error says that the database is unavailable, or what is missing: the table, a column
 // of it, a right of the user; it matches dedupe.ErrRefused then, or dedupe.ErrInvalid for
 // connections without autocommit. The warnings are about what goes wrong under load.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {

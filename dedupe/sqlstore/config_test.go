@@ -25,7 +25,7 @@ func TestConfig(t *testing.T) {
 		"Table":     {DB: db, Dialect: SQLite, Table: "done; DROP TABLE ledger"},
 	} {
 		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v does not tell %q", err, want)
+			t.Errorf("error %v does not say %q", err, want)
 		}
 	}
 	for _, table := range []string{"", "done", "shop.done", "_d1"} {

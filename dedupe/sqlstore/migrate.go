@@ -53,7 +53,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
 		}
 		// Making an index waits for all transactions on the table, those of running
 		// handlers, also where it is there already; and everybody waits behind it.
-		// Both are made in one transaction, so that the table tells.
+		// Both are made in one transaction, so the table says it all.
 		if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", s.cfg.Table).Scan(&there); err != nil {
 			return err
 		}

@@ -20,7 +20,7 @@ type running struct {
 }
 
 // enter takes the key. If it is taken, it waits until it is free, for so long, and
-// tells whether it got it.
+// reports whether it got it.
 func (r *running) enter(ctx context.Context, k dedupe.Key, until time.Time) (bool, error) {
 	for {
 		if ctx.Err() != nil {

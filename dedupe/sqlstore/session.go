@@ -29,7 +29,7 @@ type session struct {
 }
 
 // takeLock takes a key's lock in MySQL, under a name of at most 64 bytes for the whole
-// server, and tells that name, since the handler may change to another database.
+// server, and returns that name, since the handler may change to another database.
 const takeLock = "SELECT GET_LOCK(l.name, 0), l.name, @@autocommit, CONNECTION_ID() " +
 	"FROM (SELECT CONCAT(?, LEFT(SHA2(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?), 256), 16)) AS name) AS l"
 
@@ -127,7 +127,7 @@ func (sess *session) commit(ctx context.Context) error {
 var errUnusable = errors.New("the connection can't be used: it is lost, or the handler has left its rows open")
 
 // check looks at the connection before it is used, in MySQL, whose driver closes one on
-// which rows are open; nobody could tell afterwards that it had not been lost.
+// which rows are open; nobody could find out afterwards that it had not been lost.
 func (sess *session) check() error {
 	if sess.store.cfg.Dialect != MySQL {
 		return nil
@@ -160,7 +160,7 @@ func (sess *session) stands(ctx context.Context) bool {
 const cleanUp = 5 * time.Second
 
 // end gives the connection back. The transaction, if there is one, has ended or is
-// rolled back here. A connection that can't be put back as it was is closed. stood tells
+// rolled back here. A connection that can't be put back as it was is closed. stood means
 // that the server answered the rollback.
 //
 // It returns when ctx ends or cleanUp is over. What is left then goes on alone: a
@@ -177,7 +177,7 @@ func (sess *session) end(ctx context.Context) (stood bool) {
 		defer cancel()
 		done <- sess.giveBack(ctx)
 	}()
-	// The driver is told when ctx ends, too, and closes the connection then.
+	// The driver sees the end of ctx, too, and closes the connection then.
 	timer := time.NewTimer(bound + grace)
 	defer timer.Stop()
 	select {

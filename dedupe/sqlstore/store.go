@@ -168,7 +168,7 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until 
 	return nil, false, nil
 }
 
-// insert begins a transaction with the claim's row. held tells that another transaction
+// insert begins a transaction with the claim's row. held means that another transaction
 // has the claim, or, of SQLite, the database.
 func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, wait time.Duration) (sess *session, inserted, held bool, err error) {
 	// SQLite waits without an eye on ctx, so never for long at a time.
@@ -196,7 +196,7 @@ func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Op
 	case sqlrecord.Busy:
 		return nil, false, true, nil
 	}
-	// Without a row and without an error PostgreSQL does not tell which: there is one,
+	// Without a row and without an error PostgreSQL does not say which: there is one,
 	// or another has the lock.
 	return nil, false, s.cfg.Dialect == Postgres, err
 }

@@ -23,7 +23,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
-// Config tells the suite about a store.
+// Config describes a store to the suite.
 type Config struct {
 	// Open gives one more store on the same storage, as another process would open
 	// it. It may be called several times in one test, also by tests that run at once,

@@ -317,7 +317,7 @@ func (r *recorder) Failed() bool {
 	return len(r.failures) > 0
 }
 
-// judge runs the whole suite on a store with a fault, and tells which checks failed.
+// judge runs the whole suite on a store with a fault, and returns which checks failed.
 func judge(t *testing.T, f fault, lease time.Duration) (failed []string) {
 	data := &toyData{records: make(map[string]*toyRecord)}
 	cfg := Config{

@@ -155,7 +155,7 @@ func TestLeaseLostByTheServersWord(t *testing.T) {
 		l, ctx := lease(t, func(context.Context) error { return storeutil.ErrLeaseLost })
 		<-ctx.Done()
 		if took := time.Since(begin); took != leaseTime/3 {
-			t.Errorf("told after %v", took)
+			t.Errorf("lost after %v", took)
 		}
 		wantCause(t, ctx, storeutil.ErrLeaseLost)
 		if err := l.Stop(); !errors.Is(err, storeutil.ErrLeaseLost) {

@@ -8,10 +8,10 @@ func Is(err error, targets ...error) bool {
 	if err == nil {
 		return false
 	}
-	if marked, ok := err.(interface{ Permanent() bool }); ok { //nolint:errorlint // this is the walk through what an error wraps
+	if marked, ok := err.(interface{ Permanent() bool }); ok {
 		return marked.Permanent()
 	}
-	matcher, _ := err.(interface{ Is(target error) bool }) //nolint:errorlint // as above
+	matcher, _ := err.(interface{ Is(target error) bool })
 	for _, target := range targets {
 		if err == target || matcher != nil && matcher.Is(target) { //nolint:errorlint // as above
 			return true

@@ -24,7 +24,7 @@ type Info struct {
 // String is for logs and error texts: "redis 8.6.3", "valkey 9.1.2".
 func (i Info) String() string {
 	if i.Version == "" {
-		return "a server that does not tell its version"
+		return "a server that does not report its version"
 	}
 	return i.Name + " " + i.Version
 }
@@ -100,7 +100,7 @@ func InfoSection(ctx context.Context, client redis.UniversalClient, key, section
 func WhyNoInfo(err error) string {
 	switch {
 	case err == nil:
-		return "INFO does not tell it"
+		return "INFO does not report it"
 	case IsRefusedByACL(err):
 		return "the user may not run INFO"
 	default:
@@ -108,7 +108,7 @@ func WhyNoInfo(err error) string {
 	}
 }
 
-// Clock tells the time of a server, as measured once. It goes on by this process'
+// Clock is the time of a server, as measured once. It goes on by this process'
 // monotonic clock, so that setting the local clock does not move it. What depends on
 // the age of entries must go by it: by the clock of a producer that is a day ahead
 // everything would be trimmed.
@@ -129,7 +129,7 @@ func ReadClock(ctx context.Context, client redis.UniversalClient, key string) (C
 	return ClockAt(now), nil
 }
 
-// LocalClock is this process' clock, for a server that does not tell its own.
+// LocalClock is this process' clock, for a server that does not report its own.
 func LocalClock() Clock { return ClockAt(time.Now()) }
 
 // ClockAt is the clock of a server that says it is now.

@@ -52,15 +52,15 @@ func Consumer(fn message.NoPublishHandlerFunc) message.HandlerFunc {
 type Fault string
 
 const (
-	// Duplicates means: the event comes three times, one after the other, and then twice at
+	// Duplicates means that the event comes three times, one after the other, and then twice at
 	// the same time in two processes.
 	Duplicates Fault = "duplicates"
-	// CrashBeforeAck means: the process dies after the returned messages were published and
+	// CrashBeforeAck means that the process dies after the returned messages were published and
 	// before the event is acknowledged. It comes again, in another process.
 	CrashBeforeAck Fault = "crash before the ack"
-	// PublishFails means: the broker refuses the returned messages twice.
+	// PublishFails means that the broker refuses the returned messages twice.
 	PublishFails Fault = "publish fails"
-	// LeaseLost means: the process loses its claim while the handler runs, and the event
+	// LeaseLost means that the process loses its claim while the handler runs, and the event
 	// comes again in another process. What the first run did besides can't be taken
 	// back; that is where a leased store ends, and a transactional one goes on.
 	LeaseLost Fault = "lease lost"
