@@ -57,17 +57,16 @@ func ExampleRun() {
 // A lease can be lost while the handler runs, and then it runs again: what it does besides
 // its messages must bear that.
 func ExampleRun_leaseLost() {
-	report, err := oncetest.Run(context.Background(), oncetest.Config{
+	ctx := context.Background()
+	cfg := oncetest.Config{
 		Handler: func(msg *message.Message) ([]*message.Message, error) {
 			// Charge the card under an idempotency key of the bank's.
 			return nil, msg.Context().Err()
 		},
-		Message: func() *message.Message {
-			msg := message.NewMessage("", []byte(`{"amount":"49.90"}`))
-			msg.Metadata.Set(eventkey.MetadataKey, "pay:1001")
-			return msg
-		},
-	}, oncetest.LeaseLost)
+		Message: func() *message.Message { return newPayment("pay:1001") },
+	}
+	report, err := oncetest.Run(ctx, cfg, oncetest.LeaseLost)
+	// report.Runs == 2: is the card charged once?
 	if err != nil {
 		panic(err)
 	}
