@@ -18,9 +18,9 @@ import (
 // Faults of a group, for which another try does not help: one handler would be taken for
 // the other. Give them names by [Named].
 var (
-	// ErrUnnamed: two handlers for one event have no names.
+	// ErrUnnamed means that two handlers for one event have no names.
 	ErrUnnamed = errors.New("two handlers without a name for one event in a group")
-	// ErrSameName: two handlers have the same name.
+	// ErrSameName means that two handlers have the same name.
 	ErrSameName = errors.New("two handlers with one name in a group")
 )
 
@@ -104,7 +104,7 @@ func (s *scopes) of(params cqrs.EventGroupProcessorOnHandleParams) (string, erro
 	isComparable := reflect.ValueOf(params.Handler).Comparable()
 	if n, ok := params.Handler.(interface{ HandlerName() string }); ok && n.HandlerName() != "" {
 		scope += url.PathEscape(n.HandlerName())
-		if !isComparable { // whether there is another one can't be told
+		if !isComparable { // whether there is another one can't be found out
 			return scope, nil
 		}
 	} else {

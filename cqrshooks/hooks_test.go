@@ -95,7 +95,7 @@ func TestKeysOfEventsAndCommands(t *testing.T) {
 			err := send()
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || len(out.msgs) != 0 {
-					t.Errorf("%d, %s: error %v does not tell %q; %d sent", i, name, err, tt.err, len(out.msgs))
+					t.Errorf("%d, %s: error %v does not say %q; %d sent", i, name, err, tt.err, len(out.msgs))
 				}
 				continue
 			}
@@ -307,7 +307,7 @@ func TestTwoUnnamedHandlersForOneEvent(t *testing.T) {
 	defer w.mu.Unlock()
 	for _, err := range w.errs {
 		if !errors.Is(err, cqrshooks.ErrUnnamed) || !middleware.IsPermanent(err) || !strings.Contains(err.Error(), "Named") {
-			t.Errorf("error %v, want a permanent ErrUnnamed that tells what to do", err)
+			t.Errorf("error %v, want a permanent ErrUnnamed that says what to do", err)
 		}
 	}
 	if !slices.Equal(w.calls, []string{"first"}) {
@@ -456,7 +456,7 @@ func TestScopesAreInjective(t *testing.T) {
 	}
 }
 
-// awayStore is one that is out of reach the first time.
+// awayStore is one that is unavailable the first time.
 type awayStore struct {
 	dedupe.Store
 	away atomic.Bool

@@ -2,7 +2,6 @@ package dedupe
 
 import (
 	"context"
-	"crypto/sha256"
 	"iter"
 	"time"
 )
@@ -20,7 +19,7 @@ type Admin interface {
 	List(ctx context.Context, f Filter) iter.Seq2[Record, error]
 	// Purge removes up to limit records that were committed before the time given,
 	// whatever retention they have left, or have run out, and returns their number;
-	// a limit of 0 means all. Stores whose servers remove what ran out need it only
+	// a limit of 0 means all, a negative one is an error that matches ErrInvalid. Stores whose servers remove what ran out need it only
 	// to shorten a retention.
 	Purge(ctx context.Context, before time.Time, limit int) (int, error)
 }
@@ -34,7 +33,7 @@ type Record struct {
 	CommittedAt time.Time
 	// ExpiresAt is when the record, or the claim unless it is renewed, runs out.
 	ExpiresAt time.Time
-	// Fingerprint is the digest of it, nil if there was none.
+	// Fingerprint is the digest of it (storeutil.Digest), nil if there was none.
 	Fingerprint []byte
 	// Group is the consumer group whose run made the record, empty if it is not known, and
 	// while in progress.
@@ -50,28 +49,10 @@ type Filter struct {
 	State                     State
 }
 
-// Match tells whether the filter picks r.
+// Match reports whether the filter picks r.
 func (f Filter) Match(r Record) bool {
 	return (f.Namespace == "" || f.Namespace == r.Key.Namespace) &&
 		(f.Topic == "" || f.Topic == r.Key.Topic) &&
 		(f.Handler == "" || f.Handler == r.Key.Handler) &&
 		(f.State == 0 || f.State == r.State)
-}
-
-// DigestBytes is the length of a [Digest].
-const DigestBytes = 16
-
-// Digest is what stores keep of a fingerprint: 128 bits of its SHA-256, enough that
-// two of them are never equal by chance; nil for a fingerprint of no bytes.
-func Digest(fingerprint []byte) []byte {
-	if len(fingerprint) == 0 {
-		return nil
-	}
-	sum := sha256.Sum256(fingerprint)
-	return sum[:DigestBytes]
-}
-
-// SameDigest tells whether two digests are equal; nil equals any.
-func SameDigest(a, b []byte) bool {
-	return len(a) == 0 || len(b) == 0 || string(a) == string(b)
 }

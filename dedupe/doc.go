@@ -14,6 +14,6 @@
 // pgxstore) makes the claim part of the handler's own transaction, so that what the
 // handler writes and the record that it did commit together.
 //
-// Package middleware is what most programs use; it drives a Store. Stores of one's own
-// are tested by package dedupe/storetest.
+// Package middleware is what most programs use; it drives a Store. For stores of one's own
+// package dedupe/storeutil has the common parts, and package dedupe/storetest the tests.
 package dedupe

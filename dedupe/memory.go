@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // DefaultMaxRecords is the default of [MemoryConfig].
@@ -159,7 +161,7 @@ func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, ch
 	case r != nil && r.state == Done && !expired:
 		claim.state, claim.info.CommittedAt, claim.info.Group = Done, r.committedAt, r.group
 		claim.outputs, claim.token = r.outputs, r.token
-		if !SameDigest(r.digest, Digest(o.Fingerprint)) {
+		if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
 			claim.state, claim.outputs = Conflict, nil
 		}
 		return claim, nil, nil
@@ -180,7 +182,7 @@ func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, ch
 		m.records[k] = r
 	}
 	claim.state = Claimed
-	claim.lease, claim.ctx = NewLease(ctx, LeaseConfig{Duration: o.Lease, SentAt: now, Renew: func(context.Context) error { return m.renew(k, o) }})
+	claim.lease, claim.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: o.Lease, SentAt: now, Renew: func(context.Context) error { return m.renew(k, o) }})
 	m.live[claim] = struct{}{}
 	return claim, nil, nil
 }
@@ -265,7 +267,7 @@ type memClaim struct {
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	outputs [][]byte
 	token   string // of the record, which another may have made
-	lease   *Lease
+	lease   *storeutil.Lease
 }
 
 func (c *memClaim) State() State             { return c.state }
@@ -298,7 +300,7 @@ func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
 	now := time.Now()
 	m.dropExpired(now)
 	r.state, r.committedAt, r.ends = Done, now, now.Add(c.options.Retention)
-	r.digest, r.group = Digest(c.options.Fingerprint), c.options.Group
+	r.digest, r.group = storeutil.Digest(c.options.Fingerprint), c.options.Group
 	r.outputs = clone(outputs)
 	heap.Push(&m.done, r)
 	close(r.changed)

@@ -66,6 +66,9 @@ func (m *Memory) List(ctx context.Context, f Filter) iter.Seq2[Record, error] {
 
 // Purge implements [Admin].
 func (m *Memory) Purge(_ context.Context, before time.Time, limit int) (int, error) {
+	if limit < 0 {
+		return 0, fmt.Errorf("purge: %w: limit %d is negative", ErrInvalid, limit)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := 0

@@ -71,7 +71,7 @@ func Repository(store Store, cfg RepositoryConfig) (*KeyRepository, error) {
 	return &KeyRepository{store: store, cfg: cfg}, nil
 }
 
-// IsDuplicate records the key and tells whether it was recorded before.
+// IsDuplicate records the key and reports whether it was recorded before.
 func (r *KeyRepository) IsDuplicate(ctx context.Context, key string) (bool, error) {
 	k := Key{Namespace: r.cfg.Namespace, Topic: r.cfg.Topic, Handler: r.cfg.Handler, Event: asText(key)}
 	claim, err := r.store.Claim(ctx, k, Options{

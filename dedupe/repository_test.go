@@ -37,7 +37,7 @@ func TestRepository(t *testing.T) {
 	}
 	wg.Wait()
 	if fresh.Load() != 1 {
-		t.Errorf("%d were told that they are the first", fresh.Load())
+		t.Errorf("%d learned that they are the first", fresh.Load())
 	}
 	if duplicate, err := repository(t, m, "ship", 0).IsDuplicate(t.Context(), "k"); duplicate || err != nil {
 		t.Errorf("another handler: %v, %v", duplicate, err)

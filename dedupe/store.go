@@ -31,7 +31,7 @@ type Store interface {
 
 // Options are those of one Claim.
 type Options struct {
-	// Token tells this owner from every other; see [NewToken]. It is made before the
+	// Token distinguishes this owner from every other; see [NewToken]. It is made before the
 	// claim is first sent, and never used for another.
 	Token string
 	// Lease is how long the claim is held without a sign of life, by the store's
@@ -42,7 +42,7 @@ type Options struct {
 	// Wait bounds how long Claim waits for another's claim; 0 means not to wait.
 	Wait time.Duration
 	// Fingerprint says what must be equal in two events of one key; nil matches any.
-	// Stores keep a digest of it (see [Digest]).
+	// Stores keep a digest of it.
 	Fingerprint []byte
 	// Group is the consumer group that the event was read by, of at most MaxKeyBytes;
 	// empty where that is not known. Stores keep it with the record; one that is named
@@ -81,13 +81,13 @@ func NewToken() string { return rand.Text() }
 type State uint8
 
 const (
-	// Claimed: the caller holds the claim, and must Commit or Rollback it.
+	// Claimed means that the caller holds the claim, and must Commit or Rollback it.
 	Claimed State = iota + 1
-	// Done: the event was handled before.
+	// Done means that the event was handled before.
 	Done
-	// InProgress: another holds the claim.
+	// InProgress means that another holds the claim.
 	InProgress
-	// Conflict: another event was handled under this key.
+	// Conflict means that another event was handled under this key.
 	Conflict
 )
 
@@ -109,7 +109,7 @@ type Info struct {
 	// Group is, for Done and Conflict, the Options.Group of who made the record; empty if
 	// that one gave none.
 	Group string
-	// TookOver tells, for Claimed, that a former owner's lease ran out: an earlier run
+	// TookOver means, for Claimed, that a former owner's lease ran out: an earlier run
 	// ended without a word, and its effects may be there. Stores whose servers remove
 	// what ran out can't know it.
 	TookOver bool
@@ -134,7 +134,7 @@ type Claim interface {
 	// Commit makes the record. ErrLeaseLost says that the claim was lost first,
 	// ErrAborted that its transaction has failed, ErrTooLarge and ErrRefused that the
 	// store does not take the record; nothing was recorded then. Any other error says
-	// that the store is out of reach and the outcome unknown: the next Claim tells.
+	// that the store is unavailable and the outcome unknown: the next Claim finds out.
 	// Only a claim in state Claimed can be committed.
 	Commit(ctx context.Context, outputs [][]byte) error
 	// Rollback gives the claim up. After Commit and in other states it does nothing.

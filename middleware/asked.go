@@ -44,3 +44,12 @@ func isNacked(msg *message.Message) bool {
 		return false
 	}
 }
+
+func isAcked(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	default:
+		return false
+	}
+}

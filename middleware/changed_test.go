@@ -95,7 +95,7 @@ func TestHandlerChangesItsMessage(t *testing.T) {
 				t.Errorf("%d runs, published %v, want what the handler returned: %v", runs, out.Metadata, changed)
 			}
 			if seen.Count("conflict") != 0 {
-				t.Errorf("told %v", seen.Events)
+				t.Errorf("hooks got %v", seen.Events)
 			}
 			rig.WantDone(t, store, "pay:1")
 		})
@@ -190,7 +190,7 @@ func TestDelayAskedForInsideStays(t *testing.T) {
 	}
 }
 
-// What a handler has nacked is the subscriber's: it may be reading it (-race tells).
+// What a handler has nacked is the subscriber's: it may be reading it (-race finds it).
 func TestNackedMessageIsLeftAlone(t *testing.T) {
 	r := rig.New(t, rig.NewOnce(t, rig.NewStore(t)).Handler(func(msg *message.Message) ([]*message.Message, error) {
 		msg.Metadata.Set("tried", "yes")

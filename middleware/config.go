@@ -23,6 +23,10 @@ const (
 	DefaultMaxOutputBytes = 16 << 20
 )
 
+// NoWait is the Config.Wait of a message that does not wait on the spot: it is given back at
+// once, and comes again after Config.Delay.
+const NoWait = time.Nanosecond
+
 // Config configures a [Once]. Store and Retention are required.
 type Config struct {
 	// Store keeps the records: dedupe/redisstore, dedupe/sqlstore, dedupe/pgxstore,
@@ -32,7 +36,7 @@ type Config struct {
 	// Namespace names the service, the same in all instances. Services that share a store
 	// need different ones, or each would skip what the other has handled under the same
 	// handler name. Empty: the consumer group that a message was read by. Only a subscriber
-	// of this library tells that; a message of another one, or of one that fans out, is
+	// of this library has one; a message of another one, or of one that fans out, is
 	// then not handled (ErrNoNamespace). Set it before the group is renamed, or what was
 	// handled under the old name would be handled again.
 	Namespace string
@@ -71,14 +75,14 @@ type Config struct {
 	PoisonTopics []string
 
 	// Wait is how long a message waits on the spot for another process that is
-	// handling it; 0 means 200 ms, a negative value not to wait.
+	// handling it; 0 means 200 ms, [NoWait] not to wait.
 	Wait time.Duration
 	// Delay is after which time a message comes again that can't be handled now, give
 	// or take a quarter; 0 means 2 s. Subscribers other than ours can't delay; there
 	// it is waited for before the message is given back.
 	Delay time.Duration
 	// StoreTimeout bounds each step that the store is asked for, beside Wait; 0
-	// means 10 s. A claim that takes longer counts as "store out of reach".
+	// means 10 s. A claim that takes longer counts as "store unavailable".
 	StoreTimeout time.Duration
 	// MaxOutputBytes bounds the messages that a handler returns, all together as they
 	// are recorded; 0 means 16 MiB. More is found only after the handler has run, and
@@ -86,7 +90,7 @@ type Config struct {
 	// is a permanent error.
 	MaxOutputBytes int
 
-	// Hooks are told what happens.
+	// Hooks receive what happens.
 	Hooks []Hooks
 }
 
@@ -118,6 +122,7 @@ func (c Config) resolve() (Config, error) {
 		def   time.Duration
 	}{
 		{"Lease", &c.Lease, min(DefaultLease, max(c.Retention, dedupe.MinLease))},
+		{"Wait", &c.Wait, DefaultWait},
 		{"Delay", &c.Delay, DefaultDelay},
 		{"StoreTimeout", &c.StoreTimeout, DefaultStoreTimeout},
 	} {
@@ -128,10 +133,7 @@ func (c Config) resolve() (Config, error) {
 			*d.value = d.def
 		}
 	}
-	switch {
-	case c.Wait == 0:
-		c.Wait = DefaultWait
-	case c.Wait < 0:
+	if c.Wait == NoWait {
 		c.Wait = 0
 	}
 	if c.Lease > 0 && c.Lease < dedupe.MinLease {

@@ -31,13 +31,13 @@ func retryAsTold(h message.HandlerFunc) message.HandlerFunc {
 
 // Retry around Timeout: the second try has a context that has ended. A handler that has
 // failed by then has failed, whether it was too slow or not; it was delivered again
-// without end, and nobody was told.
+// without end, and nobody learned it.
 func TestRetryAroundTimeoutFails(t *testing.T) {
 	slow := func(msg *message.Message) error { <-msg.Context().Done(); return msg.Context().Err() }
 	for name, tt := range map[string]struct {
 		retry message.HandlerMiddleware
 		fn    func(*message.Message) error
-		told  int
+		hooks int
 	}{
 		"too slow":             {retry, slow, 4},
 		"fails at once":        {retry, func(*message.Message) error { return errors.New("no funds") }, 4},
@@ -59,8 +59,8 @@ func TestRetryAroundTimeoutFails(t *testing.T) {
 				if runs != 1 || len(poison.Messages()) != 1 {
 					t.Errorf("%d runs, %d poisoned, want one of each", runs, len(poison.Messages()))
 				}
-				if seen.Count("failed") != tt.told || seen.Count("delayed") != 0 || ours && (len(d.failed) != tt.told || len(d.delays) != 0) {
-					t.Errorf("told %v, delivery %+v", seen.Events, d)
+				if seen.Count("failed") != tt.hooks || seen.Count("delayed") != 0 || ours && (len(d.failed) != tt.hooks || len(d.delays) != 0) {
+					t.Errorf("hooks got %v, delivery %+v", seen.Events, d)
 				}
 				if lines := errorLines(logger); countOf(lines, "ResetContextOnRetry") != 1 || len(lines) != 1 {
 					t.Errorf("logged %q", lines)
@@ -127,7 +127,7 @@ func TestFailureBeforeTheEndOfASubscription(t *testing.T) {
 	msg.SetContext(delivery.With(ctx, d))
 	r.WantNacked(msg)
 	if r.Err != nil || runs != 1 || seen.Count("failed") != 1 || seen.Count("delayed") != 1 {
-		t.Errorf("error %v, %d runs, told %v", r.Err, runs, seen.Events)
+		t.Errorf("error %v, %d runs, hooks got %v", r.Err, runs, seen.Events)
 	}
 }
 
@@ -161,6 +161,6 @@ func TestRunInsideAHandlerThatIsTooSlow(t *testing.T) {
 		t.Errorf("error %v, delivery %+v, %d runs", r.Err, d, runs)
 	}
 	if got := seen.Outcomes(); !slices.Equal(got, []string{"delayed", "failed"}) {
-		t.Errorf("told %v, want one for each of the two", got)
+		t.Errorf("hooks got %v, want one for each of the two", got)
 	}
 }

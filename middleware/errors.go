@@ -7,37 +7,38 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/permanent"
 )
 
 // Errors of handling, beside those of package dedupe. Where our own subscriber is in
 // use, ErrOutputsTooLarge and dedupe.ErrConflict don't travel as errors: the message
 // goes to the dead letters.
 var (
-	// ErrNested: the message entered this handler while it is inside of it already:
+	// ErrNested means that the message entered this handler while it is inside of it already:
 	// the handler is wrapped twice, or Middleware was added beside Handler.
 	ErrNested = errors.New("message is inside this handler already")
-	// ErrNoHandler: nobody knows the name of the handler. Outside of a Router, use
+	// ErrNoHandler means that nobody knows the name of the handler. Outside of a Router, use
 	// [Once.Run], which is given one.
 	ErrNoHandler = errors.New("handler has no name")
-	// ErrOutputsTooLarge: the handler returned more than Config.MaxOutputBytes, or than
+	// ErrOutputsTooLarge means that the handler returned more than Config.MaxOutputBytes, or than
 	// the store takes. What it did besides has been done; running it again would do it
 	// again.
 	ErrOutputsTooLarge = errors.New("returned messages are too large to be recorded")
-	// ErrUnexpectedOutputs: messages are recorded for a handler that returns none any
+	// ErrUnexpectedOutputs means that messages are recorded for a handler that returns none any
 	// more, and so there is nowhere to publish them.
 	ErrUnexpectedOutputs = errors.New("messages are recorded for a handler that returns none")
-	// ErrClosed: the message came after [Once.Close].
+	// ErrClosed means that the message came after [Once.Close].
 	ErrClosed = errors.New("middleware is closed")
-	// ErrNoNamespace: Config.Namespace is empty, and no consumer group is known that
+	// ErrNoNamespace means that Config.Namespace is empty, and no consumer group is known that
 	// could stand for it: the subscriber is another library's, or fans out.
 	ErrNoNamespace = errors.New("no namespace")
-	// ErrSharedFanOut: a subscriber that fans out, and a store that processes share.
+	// ErrSharedFanOut means a subscriber that fans out, with a store that processes share.
 	ErrSharedFanOut = errors.New("instances that each get every event share a store")
-	// errPanicked: it went through.
+	// errPanicked means that the handler panicked; the panic goes on.
 	errPanicked = errors.New("the handler panicked")
-	// errPoisoned: a PoisonQueue inside of ours has moved the message away.
+	// errPoisoned means that a PoisonQueue inside of ours has moved the message away.
 	errPoisoned = errors.New("message was poisoned inside the handler")
-	// errGivenBack: the handler gave the message back, and returned no error.
+	// errGivenBack means that the handler gave the message back, and returned no error.
 	errGivenBack = errors.New("the handler gave the message back")
 )
 
@@ -54,15 +55,12 @@ type endedError struct{ error }
 
 func (e endedError) Unwrap() error { return e.error }
 
-// IsPermanent reports that handling the same message again can't succeed. Errors of
-// one's own count when they have a method Permanent() bool that says so. Retry and
-// PoisonQueue ask [ShouldRetry] and [ShouldPoison].
+// IsPermanent reports that handling the same message again can't succeed. An error of one's
+// own counts when it, or an error that it wraps or joins, has a method Permanent() bool that
+// says so, as the errors of our publisher have: a conflict is one. Retry and PoisonQueue ask
+// [ShouldRetry] and [ShouldPoison].
 func IsPermanent(err error) bool {
-	var marked interface{ Permanent() bool }
-	if errors.As(err, &marked) && marked.Permanent() {
-		return true
-	}
-	return isAny(err,
+	return permanent.Is(err,
 		ErrNested, ErrNoHandler, ErrOutputsTooLarge, ErrUnexpectedOutputs,
 		dedupe.ErrConflict, dedupe.ErrInvalid, eventkey.ErrNoKey, eventkey.ErrInvalidMessage,
 	)

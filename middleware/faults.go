@@ -25,7 +25,7 @@ const (
 )
 
 // faults remember what keeps events from being handled, for all goroutines together, so
-// that one fault makes few log lines, and Health can tell.
+// that one fault makes few log lines, and Health can report it.
 type faults struct {
 	logger watermill.LoggerAdapter
 	// forgetAfter is when a fault counts as over that was not seen again: the messages
@@ -49,7 +49,7 @@ func (f *faults) storeFault(what string, err error, fields watermill.LogFields) 
 	if what == faultRecord {
 		then = "a handler has run; its event comes again, and the handler runs again unless this was recorded after all"
 	}
-	text := "Store is out of reach: "
+	text := "Store is unavailable: "
 	switch {
 	case errors.Is(err, dedupe.ErrRefused):
 		text = "Store refuses, and an operator has to mend that (a missing table: run the store's Migrate; a missing right: grant it): "

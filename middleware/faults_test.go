@@ -26,10 +26,10 @@ func TestStoreFaultIsNamedAndRepeated(t *testing.T) {
 		err  error
 		hint string
 	}{
-		"out of reach": {errors.New("connection refused"), "out of reach"},
-		"no table":     {fmt.Errorf("%w: table idempotency is missing: run Migrate", dedupe.ErrRefused), "an operator has to mend that"},
-		"closed":       {dedupe.ErrClosed, "close the Router first"},
-		"full":         {dedupe.ErrFull, "give it more room"},
+		"unavailable": {errors.New("connection refused"), "unavailable"},
+		"no table":    {fmt.Errorf("%w: table idempotency is missing: run Migrate", dedupe.ErrRefused), "an operator has to mend that"},
+		"closed":      {dedupe.ErrClosed, "close the Router first"},
+		"full":        {dedupe.ErrFull, "give it more room"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

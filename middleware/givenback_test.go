@@ -41,7 +41,7 @@ func TestHandlerGivesItsMessageBack(t *testing.T) {
 			r.WantPublished(0)
 			rig.WantNothing(t, store, "pay:1")
 			if r.Err != nil || seen.Count("delayed") != 1 || seen.Count("handled") != 0 {
-				t.Errorf("error %v, told %v", r.Err, seen.Events)
+				t.Errorf("error %v, hooks got %v", r.Err, seen.Events)
 			}
 			switch name {
 			case "nacks":

@@ -6,11 +6,11 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/hook"
 )
 
-// Hooks are told what happens, for metrics and alerts. Every field may be nil. They are
+// Hooks receive what happens, for metrics and alerts. Every field may be nil. They are
 // called from the goroutines that handle messages, several at once, and must not block.
 // One that panics is logged.
-// Each time that a message comes, exactly one of them is told how that ended; OnTakeOver
-// is told besides, before the run. Keys don't belong into metric labels.
+// Each time that a message comes, exactly one of them receives how that ended; OnTakeOver
+// is called besides, before the run. Keys don't belong into metric labels.
 type Hooks struct {
 	// OnHandled: the handler succeeded, and that is recorded.
 	OnHandled func(Event)
@@ -37,7 +37,7 @@ type Hooks struct {
 	// OnConflict: another event was handled under this key.
 	OnConflict func(Event)
 	// OnTakeOver: the claim of an earlier run ran out. That run ended without a word,
-	// and what it did may be there. Stores that can't know it don't tell.
+	// and what it did may be there. Stores that can't know it don't report it.
 	OnTakeOver func(Event)
 	// OnLeaseLost: the claim was lost while the handler ran, and its result is
 	// refused. The message comes again after Event.After.
@@ -68,7 +68,8 @@ type Event struct {
 	Err   error
 }
 
-func (o *Once) tell(pick func(Hooks) func(Event), ev Event) {
+// report calls the hooks of one kind.
+func (o *Once) report(pick func(Hooks) func(Event), ev Event) {
 	hook.Call(o.logger, o.cfg.Hooks, pick, ev)
 }
 

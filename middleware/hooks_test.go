@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-// panickingHooks are told everything, and panic.
+// panickingHooks receive everything, and panic.
 func panickingHooks() (h middleware.Hooks) {
 	v := reflect.ValueOf(&h).Elem()
 	for i := range v.NumField() {
@@ -27,7 +27,7 @@ func panickingHooks() (h middleware.Hooks) {
 func TestHookPanics(t *testing.T) {
 	logger, runs, poison := watermill.NewCaptureLogger(), 0, &rig.Published{}
 	once, err := middleware.New(middleware.Config{
-		Store: rig.NewStore(t), Namespace: "payments", Retention: time.Hour, Wait: -1, PassWithoutKey: true,
+		Store: rig.NewStore(t), Namespace: "payments", Retention: time.Hour, Wait: middleware.NoWait, PassWithoutKey: true,
 		Hooks: []middleware.Hooks{panickingHooks()},
 	}, logger)
 	if err != nil {
@@ -48,13 +48,13 @@ func TestHookPanics(t *testing.T) {
 	if n := len(poison.Messages()); n != 1 || runs != 3 {
 		t.Errorf("%d poisoned, want 1; %d runs, want 3", n, runs)
 	}
-	told := 0
+	panics := 0
 	for _, m := range logger.Captured()[watermill.ErrorLogLevel] {
 		if m.Err != nil && m.Err.Error() == "hook of a user" {
-			told++
+			panics++
 		}
 	}
-	if told != 4 {
-		t.Errorf("%d panics in the log, want 4", told)
+	if panics != 4 {
+		t.Errorf("%d panics in the log, want 4", panics)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-// awayStore is one that can be out of reach, or hang.
+// awayStore is one that can be unavailable, or hang.
 type awayStore struct {
 	dedupe.Store
 	mu     sync.Mutex
@@ -127,7 +127,7 @@ func TestStoreDown(t *testing.T) {
 				t.Errorf("%d runs, %d poisoned", runs, len(poison.Messages()))
 			}
 			if ev := seen.Get("delayed"); !errors.Is(ev.Err, dedupe.ErrRetryLater) || ev.After <= 0 || seen.Count("failed") != 0 {
-				t.Errorf("told %v, %+v", seen.Events, ev)
+				t.Errorf("hooks got %v, %+v", seen.Events, ev)
 			}
 			// It is back, and another process has more patience.
 			patient := rig.NewOnce(t, memory)
@@ -187,7 +187,7 @@ func TestDuplicateWhileInProgress(t *testing.T) {
 			t.Error(slow.Err)
 		}
 		if runs != 1 || len(poison.Messages()) != 0 || seen.Count("failed") != 0 || seen.Count("skipped") != 1 {
-			t.Errorf("%d runs, %d poisoned, told %v", runs, len(poison.Messages()), seen.Events)
+			t.Errorf("%d runs, %d poisoned, hooks got %v", runs, len(poison.Messages()), seen.Events)
 		}
 		if redeliveries < 5 || redeliveries > 45 {
 			t.Errorf("%d redeliveries in a minute, at a delay of 2 s", redeliveries)
@@ -277,7 +277,7 @@ func TestConflict(t *testing.T) {
 			t.Errorf("error %v, want a permanent ErrConflict", r.Err)
 		}
 		if runs != 1 || seen.Count("conflict") != 1 || seen.Get("conflict").CommittedAt.IsZero() || len(poison.Messages()) != 0 {
-			t.Errorf("%d runs, told %v", runs, seen.Events)
+			t.Errorf("%d runs, hooks got %v", runs, seen.Events)
 		}
 	}
 }
@@ -333,7 +333,7 @@ func TestLeaseLost(t *testing.T) {
 			t.Errorf("cause %v, want ErrLeaseLost", cause)
 		}
 		if r.Err != nil || len(poison.Messages()) != 0 || seen.Count("lease lost") != 1 || seen.Count("failed") != 0 {
-			t.Errorf("error %v, %d poisoned, told %v", r.Err, len(poison.Messages()), seen.Events)
+			t.Errorf("error %v, %d poisoned, hooks got %v", r.Err, len(poison.Messages()), seen.Events)
 		}
 		r.WantPublished(0)
 		if _, err := rig.Lookup(t, store, "pay:1"); err == nil {
@@ -345,7 +345,7 @@ func TestLeaseLost(t *testing.T) {
 	}
 }
 
-// The store refuses the record though nothing told the handler in time.
+// The store refuses the record though the handler did not learn it in time.
 func TestCommitRefused(t *testing.T) {
 	memory := rig.NewStore(t)
 	store, seen := &awayStore{Store: memory, commit: dedupe.ErrLeaseLost}, &rig.Log{}
@@ -354,7 +354,7 @@ func TestCommitRefused(t *testing.T) {
 	}))
 	r.WantNacked(rig.NewMessage("pay:1", "{}"))
 	if r.Err != nil || seen.Count("lease lost") != 1 || seen.Count("handled") != 0 {
-		t.Errorf("error %v, told %v", r.Err, seen.Events)
+		t.Errorf("error %v, hooks got %v", r.Err, seen.Events)
 	}
 	r.WantPublished(0)
 	rig.WantNothing(t, memory, "pay:1")
@@ -367,7 +367,7 @@ func TestCommitAborted(t *testing.T) {
 	r := rig.New(t, rig.NewOnce(t, store, seen.Into).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
 	r.WantNacked(d.on(rig.NewMessage("pay:1", "{}")))
 	if !errors.Is(r.Err, dedupe.ErrAborted) || seen.Count("failed") != 1 || len(d.delays) != 0 || len(d.failed) != 1 {
-		t.Errorf("error %v, told %v, delivery %+v", r.Err, seen.Events, d)
+		t.Errorf("error %v, hooks got %v, delivery %+v", r.Err, seen.Events, d)
 	}
 }
 
@@ -385,7 +385,7 @@ func TestCommitRefusedForGood(t *testing.T) {
 			}
 			r.WantNacked(msg)
 			if seen.Count("failed") != 1 || seen.Count("delayed") != 0 || len(d.delays) != 0 {
-				t.Errorf("%v: told %v, delivery %+v", fault, seen.Events, d)
+				t.Errorf("%v: hooks got %v, delivery %+v", fault, seen.Events, d)
 			}
 			if rejected := ours && errors.Is(fault, dedupe.ErrTooLarge); rejected != (len(d.rejected) == 1) || rejected != (r.Err == nil) {
 				t.Errorf("%v: rejected %v, error %v", fault, d.rejected, r.Err)
@@ -409,6 +409,6 @@ func TestTakeOverIsTold(t *testing.T) {
 	r := rig.New(t, rig.NewOnce(t, store, seen.Into, func(c *middleware.Config) { c.Wait = 5 * time.Second }).Handler(func(*message.Message) ([]*message.Message, error) { return nil, nil }))
 	r.WantAcked(rig.NewMessage("pay:1", "{}"))
 	if seen.Count("take over") != 1 {
-		t.Errorf("told %v", seen.Events)
+		t.Errorf("hooks got %v", seen.Events)
 	}
 }

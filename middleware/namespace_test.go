@@ -93,7 +93,7 @@ func TestTwoGroupsWithoutANamespace(t *testing.T) {
 			}
 		}
 		if ev := seen.Get("handled"); ev.Namespace != group || ev.Group != group || seen.Count("skipped") != 10 {
-			t.Errorf("told %+v, %d skipped", ev, seen.Count("skipped"))
+			t.Errorf("hooks got %+v, %d skipped", ev, seen.Count("skipped"))
 		}
 	}
 	if runs["billing"] != 10 || runs["shipping"] != 10 {
@@ -102,7 +102,7 @@ func TestTwoGroupsWithoutANamespace(t *testing.T) {
 }
 
 // wantWaiting delivers messages that are fine, for a service that is not set up right:
-// nothing is acknowledged, poisoned, counted or repeated on the spot, and all are told.
+// nothing is acknowledged, poisoned, counted or repeated on the spot, and all of it is reported.
 func wantWaiting(t *testing.T, store dedupe.Store, next func() (*message.Message, *fakeDelivery), want error, hint string, changes ...rig.Change) {
 	t.Helper()
 	logger, poison, seen, runs := watermill.NewCaptureLogger(), &rig.Published{}, &rig.Log{}, 0
@@ -133,7 +133,7 @@ func wantWaiting(t *testing.T, store dedupe.Store, next func() (*message.Message
 		t.Errorf("logged %q, want one line with %q", lines, hint)
 	}
 	if got := seen.Outcomes(); !slices.Equal(got, []string{"delayed", "delayed", "delayed", "delayed"}) || !errors.Is(seen.Get("delayed").Err, want) {
-		t.Errorf("told %v, %v", got, seen.Get("delayed").Err)
+		t.Errorf("hooks got %v, %v", got, seen.Get("delayed").Err)
 	}
 }
 
@@ -201,10 +201,10 @@ func TestSkipOfWhatAnotherGroupHandled(t *testing.T) {
 		second.WantAcked(readBy("shipping", fmt.Sprint("pay:", n)))
 	}
 	if runs != 10 || seen.Count("foreign skip") != 10 || seen.Count("skipped") != 0 {
-		t.Errorf("%d runs, told %v", runs, seen.Events)
+		t.Errorf("%d runs, hooks got %v", runs, seen.Events)
 	}
 	if ev := seen.Get("foreign skip"); ev.Group != "shipping" || ev.HandledBy != "billing" || ev.CommittedAt.IsZero() {
-		t.Errorf("told %+v", ev)
+		t.Errorf("hooks got %+v", ev)
 	}
 	if lines := errorLines(logger); len(lines) != 1 || countOf(lines, `"billing"`) != 1 || countOf(lines, "Namespace of its own") != 1 {
 		t.Errorf("logged %q, want one line for the pair", lines)
@@ -216,7 +216,7 @@ func TestSkipOfWhatAnotherGroupHandled(t *testing.T) {
 		t.Errorf("logged %q, want a line for each pair", lines)
 	}
 	if seen.Count("foreign skip") != 11 || seen.Count("skipped") != 2 {
-		t.Errorf("told %v", seen.Events)
+		t.Errorf("hooks got %v", seen.Events)
 	}
 }
 

@@ -3,13 +3,10 @@ package middleware
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/onceward/watermill-idempotent/internal/delivery"
 )
 
 // Once handles each event once. It is safe for concurrent use, and one is enough for
@@ -19,7 +16,7 @@ type Once struct {
 	logger watermill.LoggerAdapter
 	faults faults
 	log    seldom
-	settle settler
+	settle *settler
 }
 
 // New makes one. It asks nothing of the store yet. A nil logger logs nothing.
@@ -31,9 +28,8 @@ func New(cfg Config, logger watermill.LoggerAdapter) (*Once, error) {
 	if logger == nil {
 		logger = watermill.NopLogger{}
 	}
-	o := &Once{cfg: cfg, logger: logger}
+	o := &Once{cfg: cfg, logger: logger, settle: newSettler(cfg.StoreTimeout, logger)}
 	o.faults.logger, o.faults.forgetAfter = logger, forgetAfter(cfg)
-	o.settle.init(o)
 	cfg.warn(logger)
 	return o, nil
 }
@@ -91,7 +87,7 @@ func (o *Once) Run(ctx context.Context, msg *message.Message, handler string, fn
 }
 
 // Health is nil while events can be handled. Otherwise it says what keeps them waiting,
-// why and since when: the store is out of reach, or refuses (the error matches
+// why and since when: the store is unavailable, or refuses (the error matches
 // dedupe.ErrRefused; an operator has to act), or the service is not set up right
 // (ErrNoNamespace, ErrSharedFanOut). It asks nothing of the store: it knows what the last
 // messages met, and forgets that when no message has met it again for a while, a minute
@@ -108,26 +104,3 @@ func (o *Once) Health() error {
 // all that is lost then is memory of the store, until the retention is over. Messages
 // that come later are not handled: they are given back, and Run returns ErrClosed.
 func (o *Once) Close(ctx context.Context) error { return o.settle.close(ctx) }
-
-// topicOf is the topic that a message was read from, as far as anybody knows.
-func topicOf(ctx context.Context, info delivery.Info) string {
-	if topic := message.SubscribeTopicFromCtx(ctx); topic != "" {
-		return topic
-	}
-	return info.Stream
-}
-
-// settler settles claims whose outputs are published: after the acknowledgement, since
-// until then a redelivery would need them. Best effort: what is not settled is only
-// memory.
-type settler struct {
-	once    *Once
-	slots   chan struct{} // at most so many at a time
-	closing chan struct{}
-	stop    context.CancelFunc
-	wg      sync.WaitGroup
-
-	mu     sync.Mutex
-	closed bool
-	ctx    context.Context //nolint:containedctx // of the goroutines that close waits for
-}

@@ -39,10 +39,10 @@ func TestHandlerFailsThenSucceeds(t *testing.T) {
 		t.Errorf("%d runs, want 3", runs)
 	}
 	if seen.Count("failed") != 2 || seen.Count("handled") != 1 || seen.Count("skipped") != 2 {
-		t.Errorf("told %v", seen.Events)
+		t.Errorf("hooks got %v", seen.Events)
 	}
 	if ev := seen.Get("skipped"); ev.Key != "pay:1" || ev.Topic != rig.TopicName || ev.Handler != rig.HandlerName || ev.Namespace != "payments" || ev.CommittedAt.IsZero() {
-		t.Errorf("told %+v", ev)
+		t.Errorf("hooks got %+v", ev)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestPanicRollsBack(t *testing.T) {
 	}
 	rig.WantNothing(t, store, "pay:1")
 	if seen.Count("failed") != 1 {
-		t.Errorf("told %v", seen.Events)
+		t.Errorf("hooks got %v", seen.Events)
 	}
 	r.WantAcked(rig.NewMessage("pay:1", "{}"))
 	rig.WantDone(t, store, "pay:1")
@@ -231,7 +231,7 @@ func TestInterruptedHandlerIsNoFailure(t *testing.T) {
 	}
 	rig.WantNothing(t, store, "pay:1")
 	if seen.Count("failed") != 0 || seen.Count("delayed") != 1 {
-		t.Errorf("told %v", seen.Events)
+		t.Errorf("hooks got %v", seen.Events)
 	}
 }
 
@@ -321,7 +321,7 @@ func TestKeys(t *testing.T) {
 				t.Errorf("acked %v after %d runs, want %v", acked, runs, tt.acked)
 			}
 			if tt.err != "" && (r.Err == nil || !strings.Contains(r.Err.Error(), tt.err)) {
-				t.Errorf("error %v does not tell %q", r.Err, tt.err)
+				t.Errorf("error %v does not say %q", r.Err, tt.err)
 			}
 			if tt.wantKey != "" {
 				rig.WantDone(t, store, tt.wantKey)
@@ -371,6 +371,7 @@ func TestConfigFaults(t *testing.T) {
 		"longer than Retention": func(c *middleware.Config) { c.Lease = 2 * time.Hour },
 		"shorter than":          func(c *middleware.Config) { c.Lease = time.Millisecond },
 		"Lease -1":              func(c *middleware.Config) { c.Lease = -1 },
+		"Wait -1":               func(c *middleware.Config) { c.Wait = -1 },
 		"Delay":                 func(c *middleware.Config) { c.Delay = -1 },
 		"StoreTimeout":          func(c *middleware.Config) { c.StoreTimeout = -1 },
 		"MaxOutputBytes":        func(c *middleware.Config) { c.MaxOutputBytes = -1 },
@@ -380,7 +381,7 @@ func TestConfigFaults(t *testing.T) {
 		cfg := good()
 		bad(&cfg)
 		if _, err := middleware.New(cfg, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v does not tell %q", err, want)
+			t.Errorf("error %v does not say %q", err, want)
 		}
 	}
 	cfg := good()

@@ -9,6 +9,9 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
+// poisonMarks are what a PoisonQueue writes.
+var poisonMarks = [...]string{wmeta.PoisonedReason, wmeta.PoisonedTopic, wmeta.PoisonedHandler, wmeta.PoisonedSubscriber}
+
 // original is a message as it came to its handler. The handler may do with it what it
 // likes, such as change it and return it; around us it is the event again. Retry's next
 // try, a PoisonQueue, and a redelivery, which with some subscribers is a copy of the
@@ -31,7 +34,7 @@ func keep(msg *message.Message) *original {
 	return o
 }
 
-// restore makes the message what it was, and tells whether a PoisonQueue inside of ours
+// restore makes the message what it was, and reports whether a PoisonQueue inside of ours
 // has moved it away meanwhile. What is left are the marks of that PoisonQueue, for
 // another Once around, and after a failure the delay that a DelayOnError inside has
 // asked the subscriber for.
@@ -77,7 +80,7 @@ func (o *original) restore(msg *message.Message, failed bool) (poisoned bool) {
 	return poisoned
 }
 
-// isPoisoned tells whether a PoisonQueue has written its marks. A handler may have taken
+// isPoisoned reports whether a PoisonQueue has written its marks. A handler may have taken
 // old ones off.
 func (o *original) isPoisoned(now message.Metadata) bool {
 	for _, mark := range poisonMarks {

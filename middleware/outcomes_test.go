@@ -64,7 +64,7 @@ func (c faultClaim) Rollback(ctx context.Context) error {
 	return errors.Join(c.store.rollback, c.Claim.Rollback(ctx))
 }
 
-// Whatever becomes of a message, exactly one hook is told, and what is logged at ERROR has
+// Whatever becomes of a message, exactly one hook receives it, and what is logged at ERROR has
 // an error.
 func TestEachOutcomeIsToldOnce(t *testing.T) {
 	ok := func(*message.Message) ([]*message.Message, error) { return nil, nil }
@@ -81,7 +81,7 @@ func TestEachOutcomeIsToldOnce(t *testing.T) {
 		cfg    rig.Change
 		before bool // the event was handled before
 		msg    func(*message.Message)
-		err    error // of the event that is told
+		err    error // of the event that is reported
 		around []message.HandlerMiddleware
 	}
 	noKey := func(msg *message.Message) { delete(msg.Metadata, eventkey.MetadataKey) }
@@ -150,14 +150,14 @@ func TestEachOutcomeIsToldOnce(t *testing.T) {
 			}
 			r.Deliver(msg)
 			if got := seen.Outcomes(); !slices.Equal(got, []string{o.want}) {
-				t.Errorf("told %v, want %q alone", got, o.want)
+				t.Errorf("hooks got %v, want %q alone", got, o.want)
 			}
 			ev := seen.Get(o.want)
 			if o.err != nil && !errors.Is(ev.Err, o.err) {
-				t.Errorf("told %v, want %v", ev.Err, o.err)
+				t.Errorf("hooks got %v, want %v", ev.Err, o.err)
 			}
 			if isGood := slices.Contains([]string{"handled", "skipped", "passed"}, o.want); isGood != (ev.Err == nil) {
-				t.Errorf("told %v", ev.Err)
+				t.Errorf("hooks got %v", ev.Err)
 			}
 			if lines := errorLines(logger); countOf(lines, "no error:") != 0 {
 				t.Errorf("logged %q", lines)
@@ -174,14 +174,14 @@ func TestEachOutcomeIsToldOnce(t *testing.T) {
 			return nil, nil
 		})
 		if got := seen.Outcomes(); err != nil || !slices.Equal(got, []string{"refused", "handled"}) {
-			t.Errorf("error %v, told %v, want one for each of the two", err, got)
+			t.Errorf("error %v, hooks got %v, want one for each of the two", err, got)
 		}
 	})
 	t.Run("no handler", func(t *testing.T) {
 		seen := &rig.Log{}
 		_ = rig.NewOnce(t, rig.NewStore(t), seen.Into).Consumer(func(*message.Message) error { return nil })(rig.NewMessage("k", "{}"))
 		if got := seen.Outcomes(); !slices.Equal(got, []string{"refused"}) || !errors.Is(seen.Get("refused").Err, middleware.ErrNoHandler) {
-			t.Errorf("told %v", got)
+			t.Errorf("hooks got %v", got)
 		}
 	})
 	t.Run("outputs of a consumer", func(t *testing.T) {
@@ -192,7 +192,7 @@ func TestEachOutcomeIsToldOnce(t *testing.T) {
 		consumer := rig.NewOnce(t, store, seen.Into).Consumer(func(*message.Message) error { return nil })
 		rig.New(t, func(msg *message.Message) ([]*message.Message, error) { return nil, consumer(msg) }).WantNacked(rig.NewMessage("pay:1", "{}"))
 		if got := seen.Outcomes(); !slices.Equal(got, []string{"refused"}) || !errors.Is(seen.Get("refused").Err, middleware.ErrUnexpectedOutputs) {
-			t.Errorf("told %v", got)
+			t.Errorf("hooks got %v", got)
 		}
 	})
 }

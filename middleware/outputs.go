@@ -7,44 +7,29 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
-	"github.com/onceward/watermill-idempotent/internal/delivery"
 	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
-// poisonMarks are what a PoisonQueue writes.
-var poisonMarks = [...]string{wmeta.PoisonedReason, wmeta.PoisonedTopic, wmeta.PoisonedHandler, wmeta.PoisonedSubscriber}
-
 // prepare makes of what a handler has returned, see apart, the messages that are returned
 // to the Router, and their records.
-func (r *run) prepare(ctx context.Context, produced []*message.Message) (out []*message.Message, recorded [][]byte, err error) {
-	topic := message.PublishTopicFromCtx(r.own)
-	handled, _ := eventkey.HandledFrom(ctx)
+func (a *attempt) prepare(ctx context.Context, produced []*message.Message) (out []*message.Message, recorded [][]byte, err error) {
+	topic := message.PublishTopicFromCtx(a.own)
 	for i, m := range produced {
 		if m == nil {
-			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", r.key.Handler, i)
+			return nil, nil, fmt.Errorf("handler %s returned a nil message at position %d", a.key.Handler, i)
 		}
-		child := identity.Child(handled, topic, m.Metadata.Get(wmeta.CQRSName), i)
+		child := identity.Child(a.handled, topic, m.Metadata.Get(wmeta.CQRSName), i)
 		m.Metadata.Set(eventkey.MetadataChildKey, child)
-		if !identity.StripInherited(handled, topic, m.Metadata) {
+		if !identity.StripInherited(a.handled, topic, m.Metadata) {
 			m.UUID = identity.StableUUID(child)
 		}
-		m.SetContext(detached{Context: r.returned(), produced: m.Context(), run: ctx})
+		m.SetContext(detached{Context: a.returned(), produced: m.Context(), run: ctx})
 		out = append(out, m)
 		recorded = append(recorded, wire.EncodeOutput(m))
 	}
 	return out, recorded, nil
-}
-
-// returned is the context of returned messages. It does not end: a Timeout around us
-// ends its own before the Router publishes, and what is recorded is to be published.
-// It has the values of the handled message, except what belongs to that one alone: where
-// values travel with messages, as in a GoChannel, the next handler would take the
-// delivery for its own.
-func (r *run) returned() context.Context {
-	ctx := context.WithValue(context.WithoutCancel(r.own), scopeKey{}, nil)
-	return delivery.With(ctx, nil)
 }
 
 // detached is the context of a message that a handler has returned. It has the values

@@ -14,13 +14,13 @@ import (
 func (r *run) replay(claim dedupe.Claim) ([]*message.Message, error) {
 	recorded := claim.Outputs()
 	if r.noOutputs && len(recorded) > 0 {
-		return r.refused(fmt.Errorf("middleware: %s: %w: %d of them; wrap it by Handler until they are published", r.key, ErrUnexpectedOutputs, len(recorded)))
+		return r.end.refused(fmt.Errorf("middleware: %s: %w: %d of them; wrap it by Handler until they are published", r.key, ErrUnexpectedOutputs, len(recorded)))
 	}
 	out := make([]*message.Message, len(recorded))
 	for i, b := range recorded {
 		msg, err := wire.DecodeOutput(b)
 		if err != nil {
-			return r.refused(fmt.Errorf("middleware: %s: %w: message %d: %w", r.key, dedupe.ErrCorrupt, i, err))
+			return r.end.refused(fmt.Errorf("middleware: %s: %w: message %d: %w", r.key, dedupe.ErrCorrupt, i, err))
 		}
 		msg.SetContext(r.returned())
 		out[i] = msg
@@ -29,21 +29,15 @@ func (r *run) replay(claim dedupe.Claim) ([]*message.Message, error) {
 	ev.CommittedAt, ev.Outputs = claim.Info().CommittedAt, len(out)
 	ev.HandledBy = claim.Info().Group
 	if r.isForeign(ev.HandledBy) {
-		r.once.tell(onForeignSkip, ev)
+		r.once.report(onForeignSkip, ev)
 		r.logForeignSkip(ev)
 	} else {
-		r.once.tell(onSkipped, ev)
+		r.once.report(onSkipped, ev)
 		r.once.logger.Debug("Skipped: handled before", r.fields().Add(watermill.LogFields{"committed_at": ev.CommittedAt, "outputs": len(out)}))
 	}
 	r.once.suspectPoisonTopic(r)
-	r.published(claim, len(out))
+	r.once.settleLater(r.received, claim, len(out))
 	return out, nil
-}
-
-// isForeign reports that a record was made by another consumer group than the one that
-// this message was read by.
-func (r *run) isForeign(by string) bool {
-	return by != "" && r.info.Group != "" && by != r.info.Group
 }
 
 // logForeignSkip says once, for each pair of groups and handler, that one of them skips
@@ -60,10 +54,10 @@ func (r *run) logForeignSkip(ev Event) {
 		ev.HandledBy, ev.Namespace, ev.Handler), r.fields().Add(watermill.LogFields{"group": ev.Group, "handled_by": ev.HandledBy, "committed_at": ev.CommittedAt}))
 }
 
-// published settles the claim once the Router has published the outputs, which its
-// acknowledgement tells.
-func (r *run) published(claim dedupe.Claim, outputs int) {
-	if outputs > 0 && !r.instantAck {
-		r.once.settle.afterAck(r.msg, r.key, claim)
+// settleLater settles the claim once the Router has published the outputs, which its
+// acknowledgement shows.
+func (o *Once) settleLater(in *received, claim dedupe.Claim, outputs int) {
+	if outputs > 0 && !in.instantAck {
+		o.settle.afterAck(in.msg, in.key, claim)
 	}
 }

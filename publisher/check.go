@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
@@ -89,7 +91,7 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 	if p.closed.Load() {
 		return Report{}, ErrClosed
 	}
-	client, done := server.Bounded(e.client)
+	client, done := preflight.Bounded(e.client)
 	defer done()
 	e = newEngine(e.cfg, e.logger)
 	e.client = client
@@ -121,24 +123,12 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 	if err := e.checkServer(ctx, key, &r); err != nil {
 		faults = append(faults, err)
 	}
-	if size := poolSize(e.cfg.Client); size > 0 && size < r.Connections {
-		r.warn("The client's pool has %d connections; %d topics need up to %d.", size, len(topics), r.Connections)
-	}
+	preflight.Pool(e.cfg.Client, r.Connections, fmt.Sprintf("%d topics need up to", len(topics)), r.warn)
 	return r, errors.Join(faults...)
 }
 
 func (r *Report) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
-}
-
-func poolSize(client redis.UniversalClient) int {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().PoolSize
-	case *redis.ClusterClient:
-		return c.Options().PoolSize
-	}
-	return 0
 }
 
 func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info, error) {
@@ -152,7 +142,7 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 	case !server.IsRefusedByACL(err):
 		return tr, info, err
 	}
-	missing, asked, askErr := t.missingRights(ctx, mode)
+	missing, askErr := t.missingRights(ctx, mode, r)
 	if tr.Missing = missing; askErr != nil {
 		return tr, info, askErr
 	}
@@ -164,9 +154,6 @@ func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info,
 	}
 	if err != nil {
 		return tr, info, t.explain(err)
-	}
-	if !asked {
-		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", t.name)
 	}
 	record, err := t.engine.client.HGetAll(ctx, rediskey.LayoutKey(t.name)).Result()
 	if err != nil {
@@ -257,16 +244,8 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 // checkServer looks at what endangers the whole server's memory of keys. The error is
 // that too few replicas are connected.
 func (e *engine) checkServer(ctx context.Context, key string, r *Report) error {
-	switch policy, unknown := server.EvictionPolicy(ctx, e.client, key); {
-	case policy == "":
-		r.warn("The server's maxmemory-policy is unknown: %s.", unknown)
-	case policy != "noeviction":
-		r.warn("The server's maxmemory-policy is %s: it may evict streams, layouts and latches, and with them what keeps "+
-			"events from being added twice. Set noeviction.", policy)
-		fallthrough
-	default:
-		r.MaxmemoryPolicy = policy
-	}
+	r.MaxmemoryPolicy = cmp.Or(preflight.Eviction(ctx, e.client, key,
+		"streams, layouts and latches, and with them what keeps events from being added twice", r.warn), r.MaxmemoryPolicy)
 	e.checkPersistence(ctx, key, r)
 	if e.cfg.MinReplicas == 0 {
 		return nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	marks "github.com/onceward/watermill-idempotent/internal/permanent"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -91,6 +92,9 @@ func (e *ConflictError) Error() string {
 // Unwrap makes the error match [ErrConflict].
 func (e *ConflictError) Unwrap() error { return ErrConflict }
 
+// Permanent is true: see [IsPermanent].
+func (e *ConflictError) Permanent() bool { return true }
+
 // PublishError is what Publish and Send return when not all messages of a call
 // succeeded. Repeating the whole call is safe: what is in the stream stays there
 // once. It matches (errors.Is, errors.As) the errors of all its messages.
@@ -121,8 +125,10 @@ func (e *PublishError) Error() string {
 }
 
 // Permanent is [IsPermanent] of the error, for package middleware and for filters of one's
-// own, which know it by this method.
-func (e *PublishError) Permanent() bool { return IsPermanent(e) }
+// own, which know it by this method: each failed message is at fault.
+func (e *PublishError) Permanent() bool {
+	return !slices.ContainsFunc(e.Unwrap(), func(err error) bool { return !IsPermanent(err) })
+}
 
 // Unwrap returns the errors of the messages that failed.
 func (e *PublishError) Unwrap() []error {
@@ -145,6 +151,9 @@ type (
 func (e permanentError) Unwrap() error { return e.error }
 func (e finalError) Unwrap() error     { return e.error }
 
+func (permanentError) Permanent() bool { return true }
+func (finalError) Permanent() bool     { return false } // not even where what it wraps is
+
 func permanent(err error) error { return permanentError{err} }
 func final(err error) error     { return finalError{err} }
 
@@ -156,25 +165,7 @@ func final(err error) error     { return finalError{err} }
 // is true when repeating the call can't succeed: each failed message is at fault, or was
 // not sent because of one that is.
 func IsPermanent(err error) bool {
-	var call *PublishError
-	if errors.As(err, &call) {
-		for _, e := range call.Unwrap() {
-			if !IsPermanent(e) {
-				return false
-			}
-		}
-		return true
-	}
-	// What is wrong with an original is not the message's fault.
-	var mendable finalError
-	if errors.As(err, &mendable) {
-		return false
-	}
-	var marked permanentError
-	if errors.As(err, &marked) {
-		return true
-	}
-	return isAny(err, ErrNoKey, eventkey.ErrInvalidMessage, ErrConflict, ErrTooLarge, ErrProducerID)
+	return marks.Is(err, ErrNoKey, eventkey.ErrInvalidMessage, ErrConflict, ErrTooLarge, ErrProducerID)
 }
 
 func isAny(err error, targets ...error) bool {

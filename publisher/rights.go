@@ -5,35 +5,36 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 // missingRights names the commands and keys that publishing uses and the user may not.
-func (t *topic) missingRights(ctx context.Context, mode Mode) (missing []string, asked bool, err error) {
-	return server.MissingRights(ctx, t.engine.client, t.name, t.usedRights(mode))
+func (t *topic) missingRights(ctx context.Context, mode Mode, r *Report) (missing []string, err error) {
+	return preflight.Missing(ctx, t.engine.client, t.name, fmt.Sprintf("topic %q", t.name), t.usedRights(mode), r.warn)
 }
 
 // usedRights are those that publishing in a mode uses; in mode Auto those that every mode
 // does.
-func (t *topic) usedRights(mode Mode) []server.Right {
+func (t *topic) usedRights(mode Mode) []preflight.Right {
 	layoutKey, sideKeys := rediskey.LayoutKey(t.name), sideKeys(t.name)
-	rights := server.Uses(t.name, t.name, "multi", "exec", "watch", "unwatch",
+	rights := preflight.Uses(t.name, t.name, "multi", "exec", "watch", "unwatch",
 		"xinfo stream", "xgroup create", "xgroup destroy", "xrange", "xadd")
-	rights = append(rights, server.Uses(layoutKey, sideKeys, "watch", "hgetall", "hset", "hincrby", "xadd")...)
+	rights = append(rights, preflight.Uses(layoutKey, sideKeys, "watch", "hgetall", "hset", "hincrby", "xadd")...)
 	if t.engine.cfg.MinReplicas > 0 {
-		rights = append(rights, server.Uses("", "", "wait")...)
+		rights = append(rights, preflight.Uses("", "", "wait")...)
 	}
 	switch mode {
 	case Auto:
 		return rights
 	case Latch:
 		latch := rediskey.LatchKey(t.name, t.engine.cfg.ProducerID, "check")
-		rights = append(rights, server.Uses(t.name, t.name, "eval", "evalsha", "exists", "xlen", "xdel")...)
-		rights = append(rights, server.Uses(layoutKey, sideKeys, "hmget")...)
-		return append(rights, server.Uses(latch, sideKeys, "get", "set")...)
+		rights = append(rights, preflight.Uses(t.name, t.name, "eval", "evalsha", "exists", "xlen", "xdel")...)
+		rights = append(rights, preflight.Uses(layoutKey, sideKeys, "hmget")...)
+		return append(rights, preflight.Uses(latch, sideKeys, "get", "set")...)
 	default:
-		return append(rights, server.Uses(t.name, t.name, "xcfgset")...)
+		return append(rights, preflight.Uses(t.name, t.name, "xcfgset")...)
 	}
 }
 
@@ -44,8 +45,7 @@ func sideKeys(topic string) string {
 
 // lacks says which rights are missing.
 func (t *topic) lacks(missing []string) error {
-	return final(fmt.Errorf("the user lacks %s for the stream and its side keys (%s): grant it with ACL SETUSER",
-		strings.Join(missing, ", "), sideKeys(t.name)))
+	return final(preflight.Lacks(missing, fmt.Sprintf("the stream and its side keys (%s)", sideKeys(t.name))))
 }
 
 // explain says what an operator must mend, where the server's reply needs it. Which command

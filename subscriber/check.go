@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
-	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
 )
 
@@ -55,7 +56,7 @@ type TopicReport struct {
 // contexts, if that is a *redis.Client or *redis.ClusterClient: it asks over connections of
 // its own.
 func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error) {
-	client, done := server.Bounded(s.cfg.Client)
+	client, done := preflight.Bounded(s.cfg.Client)
 	defer done()
 	r := Report{Connections: len(topics) + 4}
 	var faults []error
@@ -66,26 +67,17 @@ func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error
 		}
 		sub := s.newSubscription(client, name)
 		if r.Server == "" {
-			if info, err := server.InfoSection(ctx, client, name, "server"); err == nil {
-				r.Server = serverName(info)
-			}
+			r.Server = preflight.Server(ctx, client, name)
 		}
-		tr, err := sub.check(ctx, &r)
+		tr, err := sub.check(ctx, client, &r)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("topic %q: %w", name, err))
 		}
 		r.Topics = append(r.Topics, tr)
 	}
-	if size := poolSize(s.cfg.Client); size > 0 && size < r.Connections {
-		r.warn("The client's pool has %d connections; subscriptions to %d topics need %d.", size, len(topics), r.Connections)
-	}
+	preflight.Pool(s.cfg.Client, r.Connections, fmt.Sprintf("subscriptions to %d topics need", len(topics)), r.warn)
 	if len(topics) > 0 {
-		switch policy, unknown := server.EvictionPolicy(ctx, client, topics[0]); {
-		case policy == "":
-			r.warn("The server's maxmemory-policy is unknown: %s.", unknown)
-		case policy != "noeviction":
-			r.warn("The server's maxmemory-policy is %s: it may evict streams that are not read yet. Set noeviction.", policy)
-		}
+		preflight.Eviction(ctx, client, topics[0], "streams that are not read yet", r.warn)
 	}
 	for _, w := range s.cfg.warnings() {
 		r.warn("%v.", w)
@@ -103,27 +95,14 @@ func (r *Report) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
-// serverName is product and version; Valkey calls itself Redis 7.2.4 for old clients.
-func serverName(info map[string]string) string {
-	if v := info["valkey_version"]; v != "" {
-		return "valkey " + v
-	}
-	return "redis " + info["redis_version"]
-}
-
-func (s *subscription) check(ctx context.Context, r *Report) (TopicReport, error) {
+func (s *subscription) check(ctx context.Context, client redis.UniversalClient, r *Report) (TopicReport, error) {
 	tr := TopicReport{Topic: s.topic, Lag: -1}
-	var asked bool
 	var err error
-	if tr.Missing, asked, err = s.group.MissingRights(ctx, s.cfg.DeleteOnAck); err != nil {
+	if tr.Missing, err = preflight.Missing(ctx, client, s.topic, fmt.Sprintf("topic %q", s.topic), s.group.Rights(s.cfg.DeleteOnAck), r.warn); err != nil {
 		return tr, err
 	}
-	if !asked {
-		r.warn("The user's rights on topic %q were not checked, which needs a *redis.Client or *redis.ClusterClient.", s.topic)
-	}
 	if len(tr.Missing) > 0 {
-		return tr, fmt.Errorf("the user lacks %s for it and its dead letters (%s): grant it with ACL SETUSER",
-			strings.Join(tr.Missing, ", "), rediskey.DeadLetter(s.topic))
+		return tr, preflight.Lacks(tr.Missing, fmt.Sprintf("it and its dead letters (%s)", rediskey.DeadLetter(s.topic)))
 	}
 	if _, tr.Exists, err = s.group.Stream(ctx); err != nil {
 		return tr, group.Explain(err)

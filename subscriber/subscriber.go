@@ -24,6 +24,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/preflight"
 )
 
 // Subscriber makes subscriptions. It is safe for concurrent use.
@@ -106,7 +108,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.subscriptions[sub] = struct{}{}
 	count := len(s.subscriptions)
 	s.mu.Unlock()
-	if size := poolSize(s.cfg.Client); size > 0 && size < count+4 {
+	if size := preflight.PoolSize(s.cfg.Client); size > 0 && size < count+4 {
 		s.logger.Error("The client's connection pool is smaller than its subscriptions need", errSmallPool,
 			sub.report.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": count + 4}))
 	}
@@ -163,17 +165,6 @@ func (s *Subscriber) Health() error {
 	}
 	return errors.Join(faults...)
 }
-
 func (s *Subscriber) newSubscription(client redis.UniversalClient, topic string) *subscription {
 	return newSubscription(&s.cfg, client, s.logger, s.closing, topic)
-}
-
-func poolSize(client redis.UniversalClient) int {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().PoolSize
-	case *redis.ClusterClient:
-		return c.Options().PoolSize
-	}
-	return 0
 }

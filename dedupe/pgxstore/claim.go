@@ -12,10 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
-	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
-// ErrNoTx: there is no transaction on the context: the handler is not wrapped by a
+// ErrNoTx means that there is no transaction on the context: the handler is not wrapped by a
 // middleware.Once with this store, or was called after its transaction had ended.
 var ErrNoTx = errors.New("pgxstore: no transaction on the context")
 
@@ -55,12 +56,12 @@ func WithTx(fn func(ctx context.Context, tx pgx.Tx, msg *message.Message) ([]*me
 // comes later makes an outage of the handler's failure.
 const lookWithin = 5 * time.Second
 
-// isLost tells that a handler failed because its session was lost, or the database can't
+// isLost reports that a handler failed because its session was lost, or the database can't
 // now. A context of the handler's own that ended closes the session too, and is its fault.
 func isLost(ctx context.Context, tx pgx.Tx, err error) bool {
 	var answer *pgconn.PgError
 	if errors.As(err, &answer) {
-		return !sqlstore.IsFault(err)
+		return !sqlrecord.IsFault(err)
 	}
 	if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false
@@ -91,7 +92,7 @@ func (waiting) Commit(context.Context, [][]byte) error {
 type claim struct {
 	store   *Store
 	key     dedupe.Key
-	text    sqlstore.PostgresStatements
+	id      []byte
 	options dedupe.Options
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	cancel  context.CancelCauseFunc
@@ -120,8 +121,8 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 		return fmt.Errorf("pgxstore: commit: %w: it was rolled back", dedupe.ErrLeaseLost)
 	}
 	defer c.end(ctx, nil)
-	record := c.text.Commit(c.options, outputs)
-	tag, err := c.tx.Exec(ctx, record.Text, record.Args...)
+	args := sqlrecord.CommitArgs(c.key, c.id, c.options, storeutil.JoinOutputs(outputs))
+	tag, err := c.tx.Exec(ctx, c.store.text.Commit, args...)
 	if err != nil || tag.RowsAffected() != 1 {
 		return fmt.Errorf("pgxstore: commit %s: %w", c.key, c.notRecorded(ctx, err))
 	}
@@ -138,11 +139,11 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 // found no row. Nothing can have been committed.
 func (c *claim) notRecorded(ctx context.Context, err error) error {
 	var answer *pgconn.PgError
-	switch refused := c.store.sql.Explain(err); {
+	switch refused := c.store.explain(err); {
 	case errors.Is(refused, dedupe.ErrRefused):
 		return refused
 	case errors.As(err, &answer):
-		if !sqlstore.IsFault(err) || givenUp(err) { // the server can't now, or others were in the way
+		if !sqlrecord.IsFault(err) || givenUp(err) { // the server can't now, or others were in the way
 			return err
 		}
 	case err != nil && (ctx.Err() != nil || c.tx.Conn().IsClosed()):
@@ -157,13 +158,13 @@ func (c *claim) notRecorded(ctx context.Context, err error) error {
 // after it was done. nil: it is recorded.
 func (c *claim) notCommitted(ctx context.Context, err error) error {
 	var one int
-	look := c.store.cfg.Pool.QueryRow(ctx, c.text.Find.Text, c.text.Find.Args...).Scan(&one)
+	look := c.store.cfg.Pool.QueryRow(ctx, c.store.text.Find, c.id, []byte(c.options.Token)).Scan(&one)
 	switch {
 	case look == nil:
 		return nil
 	case !errors.Is(look, pgx.ErrNoRows):
 		return errors.Join(err, look)
-	case sqlstore.IsFault(err) && !givenUp(err):
+	case sqlrecord.IsFault(err) && !givenUp(err):
 		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
 	}
 	return err
@@ -207,5 +208,14 @@ func (c *claim) Settle(ctx context.Context) error {
 	if !committed {
 		return nil
 	}
-	return c.store.sql.SettleRecord(ctx, c.key, c.options.Token)
+	var err error
+	for range tries {
+		if _, err = c.store.cfg.Pool.Exec(ctx, c.store.text.Settle, c.id, []byte(c.options.Token)); !givenUp(err) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("pgxstore: settle %s: %w", c.key, c.store.explain(err))
+	}
+	return nil
 }

@@ -14,6 +14,7 @@
 package pgxstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -28,6 +29,7 @@ import (
 	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
 )
 
@@ -51,6 +53,8 @@ type Store struct {
 	cfg Config
 	db  *sql.DB         // over the same pool
 	sql *sqlstore.Store // reads and keeps the records
+	// text are the statements that a claim sends over the pool itself.
+	text sqlrecord.Statements
 	// room has a place for each connection that claims may hold.
 	room chan struct{}
 
@@ -71,13 +75,24 @@ func New(cfg Config) (*Store, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("pgxstore: invalid config: Pool is nil")
 	}
+	if cfg.MaxInFlight < 0 {
+		return nil, fmt.Errorf("pgxstore: invalid config: MaxInFlight %d is negative", cfg.MaxInFlight)
+	}
+	cfg.Table = cmp.Or(cfg.Table, sqlstore.DefaultTable)
 	db := stdlib.OpenDBFromPool(cfg.Pool)
 	s, err := sqlstore.New(sqlstore.Config{DB: db, Dialect: sqlstore.Postgres, Table: cfg.Table})
 	if err != nil {
 		return nil, fmt.Errorf("pgxstore: %w", errors.Join(err, db.Close()))
 	}
 	room := make(chan struct{}, max(cfg.Pool.Config().MaxConns-1, 1))
-	return &Store{cfg: cfg, db: db, sql: s, room: room, running: make(map[dedupe.Key]*claim), changed: make(chan struct{})}, nil
+	return &Store{
+		cfg: cfg, db: db, sql: s, text: sqlrecord.New(sqlrecord.Postgres, cfg.Table), room: room,
+		running: make(map[dedupe.Key]*claim), changed: make(chan struct{}),
+	}, nil
+}
+
+func (s *Store) explain(err error) error {
+	return sqlrecord.Explain(sqlrecord.Postgres, s.cfg.Table, err)
 }
 
 // Migrate makes the table where it is missing, as sqlstore does.
@@ -86,7 +101,7 @@ func (s *Store) Migrate(ctx context.Context) error { return s.sql.Migrate(ctx) }
 // Check asks the database whether it can keep records, as sqlstore does.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	warnings, err = s.sql.Check(ctx)
-	if w := sqlstore.PoolWarning(int(s.cfg.Pool.Config().MaxConns), s.cfg.MaxInFlight); w != "" {
+	if w := sqlrecord.PoolWarning(int(s.cfg.Pool.Config().MaxConns), s.cfg.MaxInFlight); w != "" {
 		warnings = append(warnings, w)
 	}
 	return warnings, err
@@ -145,7 +160,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 	for {
 		c, changed, err := s.look(ctx, k, o)
 		if err != nil {
-			return nil, fmt.Errorf("pgxstore: claim %s: %w", k, s.sql.Explain(err))
+			return nil, fmt.Errorf("pgxstore: claim %s: %w", k, s.explain(err))
 		}
 		left := time.Until(until)
 		if c.State() != dedupe.InProgress || left <= 0 {
@@ -197,7 +212,7 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (c ded
 	if err != nil {
 		return nil, nil, err
 	}
-	// There is a record, or somebody elsewhere is at it; sqlstore can tell.
+	// There is a record, or somebody elsewhere is at it; sqlstore finds out.
 	o.Wait = 0
 	for range tries {
 		if c, err = s.sql.Claim(ctx, k, o); err != nil || c.State() != dedupe.Claimed {
@@ -224,14 +239,11 @@ func (s *Store) leave(k dedupe.Key) {
 // insert begins the handler's transaction with the claim's row; nil without an error if
 // there is one already.
 func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*claim, error) {
-	text, err := sqlstore.PostgresClaim(s.cfg.Table, k, o.Token)
-	if err != nil {
-		return nil, err
-	}
+	id := sqlrecord.ID(k)
 	select {
 	case s.room <- struct{}{}:
 	case <-ctx.Done():
-		return nil, errors.Join(context.Cause(ctx), sqlstore.PoolTaken(int(s.cfg.Pool.Config().MaxConns)))
+		return nil, errors.Join(context.Cause(ctx), sqlrecord.PoolTaken(int(s.cfg.Pool.Config().MaxConns)))
 	}
 	claimed := false
 	defer func() {
@@ -239,15 +251,16 @@ func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*cl
 			<-s.room
 		}
 	}()
+	var err error
 	for range tries {
 		var tx pgx.Tx
 		if tx, err = s.cfg.Pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.cfg.Isolation}); err != nil {
 			return nil, err
 		}
 		var tag pgconn.CommandTag
-		tag, err = tx.Exec(ctx, text.Insert.Text, text.Insert.Args...)
+		tag, err = tx.Exec(ctx, s.text.Insert, s.text.InsertArgs(id, k, o.Token)...)
 		if err == nil && tag.RowsAffected() == 1 {
-			c := &claim{store: s, key: k, text: text, options: o, tx: tx}
+			c := &claim{store: s, key: k, id: id, options: o, tx: tx}
 			claimed = true // its end gives the place back
 			c.ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, txKey{}, tx))
 			s.mu.Lock()
@@ -268,7 +281,7 @@ func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*cl
 	return nil, err
 }
 
-// givenUp tells that the server ended a transaction that may succeed in another try.
+// givenUp reports that the server ended a transaction that may succeed in another try.
 func givenUp(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01")

@@ -77,6 +77,9 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 
 // Purge implements dedupe.Admin. The server removes by itself what ran out.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, error) {
+	if limit < 0 {
+		return 0, fmt.Errorf("redisstore: purge: %w: limit %d is negative", dedupe.ErrInvalid, limit)
+	}
 	n := 0
 	var failed error
 	err := s.each(ctx, dedupe.Filter{State: dedupe.Done}, func(r found) bool {
@@ -92,7 +95,7 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, er
 		if removed {
 			n++
 		}
-		return limit <= 0 || n < limit
+		return limit == 0 || n < limit
 	})
 	return n, errors.Join(failed, err)
 }

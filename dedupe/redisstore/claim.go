@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -25,7 +26,7 @@ type claim struct {
 	info    dedupe.Info
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	outputs [][]byte
-	lease   *dedupe.Lease
+	lease   *storeutil.Lease
 
 	committed atomic.Bool
 }
@@ -97,7 +98,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	return nil
 }
 
-// isFinalAfterTheRun tells that a commit would get the same answer for as long as the
+// isFinalAfterTheRun reports that a commit would get the same answer for as long as the
 // claim is held.
 func isFinalAfterTheRun(err error) bool {
 	return errors.Is(err, dedupe.ErrTooLarge) || errors.Is(err, redis.ErrClosed) || redis.HasErrorPrefix(err, "WRONGTYPE")

@@ -25,7 +25,7 @@ func Example() {
 	claim, err := store.Claim(ctx, dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001"},
 		dedupe.Options{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: 24 * time.Hour})
 	if err != nil {
-		fmt.Println("the store is out of reach:", err)
+		fmt.Println("the store is unavailable:", err)
 		return
 	}
 	if claim.State() == dedupe.Claimed {
@@ -33,4 +33,11 @@ func Example() {
 		err = claim.Commit(ctx, nil)
 	}
 	fmt.Println(claim.State(), err)
+}
+
+// What to look up by redis-cli, and to grant: ACL SETUSER payments ~idem:done:*.
+func ExampleConfig_Name() {
+	fmt.Println(redisstore.Config{}.Name(dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001"}))
+	// Output:
+	// idem:done:payments:orders:charge:pay%3A1001
 }

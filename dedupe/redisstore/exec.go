@@ -69,12 +69,12 @@ type reply struct {
 	err   error
 }
 
-// sending tells what became of a step that was sent, perhaps several times.
+// sending is what became of a step that was sent, perhaps several times.
 type sending struct {
 	reply
 	// last is when it was sent for the last time.
 	last time.Time
-	// unknown tells that some try may have run without its reply having been seen.
+	// unknown means that some try may have run without its reply having been seen.
 	unknown bool
 	// pending is the try that was still on its way when the caller's context ended.
 	pending <-chan reply
@@ -108,7 +108,7 @@ func (s *Store) once(ctx context.Context, run step) (r reply, pending <-chan rep
 // retryFor bounds the steps that no lease bounds: those of operators.
 const retryFor = 10 * time.Second
 
-// isFinal tells that a step would get the same answer again.
+// isFinal reports that a step would get the same answer again.
 func isFinal(err error) bool {
 	return errors.Is(err, dedupe.ErrTooLarge) || server.Classify(err) == server.Final
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // Layout of a value. A claim is 'c' and the token. A record is
@@ -21,7 +22,7 @@ const (
 	tagBytes       = 5
 	tagAt          = 1 + 6
 	fingerprintAt  = tagAt + tagBytes
-	recordBytes    = fingerprintAt + dedupe.DigestBytes
+	recordBytes    = fingerprintAt + storeutil.DigestBytes
 	maxOutputBytes = 512 << 20 // proto-max-bulk-len, unless the server has another
 	minBulkLen     = 1 << 20   // the least that it can be
 )
@@ -78,7 +79,7 @@ var globEscape = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`,
 
 func claimValue(token string) string { return string(kindClaim) + token }
 
-// tagOf tells tokens apart. It is only asked for a claim that was lost: that another
+// tagOf distinguishes tokens. It is only asked for a claim that was lost: that another
 // token has the same tag then is one in 10¹².
 func tagOf(token string) string {
 	sum := sha256.Sum256([]byte(token))
@@ -129,7 +130,7 @@ func parseRecord(value string) (r record, err error) {
 		end := 2 + int(binary.BigEndian.Uint16([]byte(rest)))
 		r.group, rest = rest[2:end], rest[end:]
 	}
-	if r.outputs, err = dedupe.SplitOutputs([]byte(rest)); err != nil {
+	if r.outputs, err = storeutil.SplitOutputs([]byte(rest)); err != nil {
 		return record{}, err
 	}
 	return r, nil
@@ -152,8 +153,8 @@ func encode(namespace string, o dedupe.Options, outputs [][]byte) (kind string, 
 	case namespace:
 		kinds = kindsSameName
 	}
-	var sum [dedupe.DigestBytes]byte
-	digest := dedupe.Digest(o.Fingerprint)
+	var sum [storeutil.DigestBytes]byte
+	digest := storeutil.Digest(o.Fingerprint)
 	copy(sum[:], digest)
 	kind = kinds[:1]
 	if len(digest) == 0 {
@@ -163,7 +164,7 @@ func encode(namespace string, o dedupe.Options, outputs [][]byte) (kind string, 
 	if kinds == kindsOwnName {
 		body = append(binary.BigEndian.AppendUint16(body, uint16(len(o.Group))), o.Group...) //nolint:gosec // Validate bounds it
 	}
-	body = append(body, dedupe.JoinOutputs(outputs)...)
+	body = append(body, storeutil.JoinOutputs(outputs)...)
 	if len(body) > maxOutputBytes {
 		return "", nil, fmt.Errorf("%w: %d bytes of outputs are more than a value of Redis holds", dedupe.ErrTooLarge, len(body))
 	}

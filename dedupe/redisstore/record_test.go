@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // Names are stored on servers, and change only with a migration.
@@ -55,7 +56,7 @@ func TestRecordIsReadAsWritten(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if !r.at.Equal(at) || r.tag != tag || !bytes.Equal(r.digest, dedupe.Digest(fingerprint)) || len(r.outputs) != len(outputs) || r.claim {
+				if !r.at.Equal(at) || r.tag != tag || !bytes.Equal(r.digest, storeutil.Digest(fingerprint)) || len(r.outputs) != len(outputs) || r.claim {
 					t.Errorf("%d outputs: read as %+v", len(outputs), r)
 				}
 				if got := r.groupOf("billing"); got != group {

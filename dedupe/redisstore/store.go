@@ -34,6 +34,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/wait"
 )
@@ -64,7 +65,7 @@ func New(cfg Config) (*Store, error) {
 	return &Store{cfg: cfg, names: prefix(cfg.Prefix), ending: make(chan struct{}), live: make(map[*claim]struct{})}, nil
 }
 
-// begin tells whether something may be started; running.Done must follow.
+// begin reports whether something may be started; running.Done must follow.
 func (s *Store) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -171,7 +172,7 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (*clai
 		return c, sent, nil
 	}
 	c.info = dedupe.Info{CommittedAt: r.at, Group: r.groupOf(k.Namespace)}
-	if !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)) {
+	if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
 		c.state = dedupe.Conflict
 	} else {
 		c.state, c.outputs, c.tag = dedupe.Done, r.outputs, r.tag
@@ -199,7 +200,7 @@ func (s *Store) lengthened(ctx context.Context, c *claim) (*claim, sending, erro
 // claimed makes the claim that was got.
 func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim {
 	c.state = dedupe.Claimed
-	c.lease, c.ctx = dedupe.NewLease(ctx, dedupe.LeaseConfig{Duration: c.options.Lease, SentAt: sentAt, Renew: c.renew})
+	c.lease, c.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: c.options.Lease, SentAt: sentAt, Renew: c.renew})
 	s.mu.Lock()
 	closed := s.closed
 	if !closed {

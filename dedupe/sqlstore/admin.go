@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 func (r row) public() dedupe.Record {
 	out := dedupe.Record{Key: r.key, State: dedupe.Done, CommittedAt: r.at, ExpiresAt: r.ends, Fingerprint: r.digest, Group: r.group}
-	if outputs, err := dedupe.SplitOutputs(r.outputs); err == nil {
+	if outputs, err := storeutil.SplitOutputs(r.outputs); err == nil {
 		out.Outputs = len(outputs)
 		for _, o := range outputs {
 			out.OutputBytes += len(o)
@@ -25,19 +27,19 @@ func (r row) public() dedupe.Record {
 // Lookup implements dedupe.Admin. A claim that is held is in a transaction that nobody
 // else sees: it is not found.
 func (s *Store) Lookup(ctx context.Context, k dedupe.Key) (dedupe.Record, error) {
-	r, err := s.read(ctx, idOf(k))
+	r, err := s.read(ctx, sqlrecord.ID(k))
 	switch {
 	case errors.Is(err, sql.ErrNoRows) || err == nil && r.expired:
 		return dedupe.Record{}, fmt.Errorf("sqlstore: %w of %s", dedupe.ErrNotFound, k)
 	case err != nil:
-		return dedupe.Record{}, fmt.Errorf("sqlstore: lookup %s: %w", k, s.Explain(err))
+		return dedupe.Record{}, fmt.Errorf("sqlstore: lookup %s: %w", k, s.explain(err))
 	}
 	return r.public(), nil
 }
 
 // Forget implements dedupe.Admin.
 func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
-	id := idOf(k)
+	id := sqlrecord.ID(k)
 	r, err := s.read(ctx, id)
 	if err == nil {
 		err = repeat(ctx, func() error {
@@ -46,7 +48,7 @@ func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
 		})
 	}
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return fmt.Errorf("sqlstore: forget %s: %w", k, s.Explain(err))
+		return fmt.Errorf("sqlstore: forget %s: %w", k, s.explain(err))
 	}
 	return nil
 }
@@ -59,7 +61,7 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 		for {
 			page, id, err := s.page(ctx, last)
 			if err != nil {
-				yield(dedupe.Record{}, fmt.Errorf("sqlstore: list: %w", s.Explain(err)))
+				yield(dedupe.Record{}, fmt.Errorf("sqlstore: list: %w", s.explain(err)))
 				return
 			}
 			for _, r := range page {
@@ -76,7 +78,7 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 }
 
 func (s *Store) page(ctx context.Context, after []byte) (page []row, last []byte, err error) {
-	rows, err := s.cfg.DB.QueryContext(ctx, s.text.list, after)
+	rows, err := s.cfg.DB.QueryContext(ctx, s.text.List, after)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -99,6 +101,9 @@ const purgeBatch = 200
 // Purge implements dedupe.Admin. Call it now and then: nothing else removes what ran
 // out. The zero time removes that and nothing else.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, err error) {
+	if limit < 0 {
+		return 0, fmt.Errorf("sqlstore: purge: %w: limit %d is negative", dedupe.ErrInvalid, limit)
+	}
 	select1 := func(text string, args ...any) (more bool, err error) {
 		size := purgeBatch
 		if limit > 0 {
@@ -141,13 +146,13 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, 
 		return len(batch) == size && gone > 0, nil
 	}
 	for more := true; more && err == nil; {
-		more, err = select1(s.text.expired)
+		more, err = select1(s.text.Expired)
 	}
 	for more := !before.IsZero(); more && err == nil; {
-		more, err = select1(s.text.older, before.UnixMilli())
+		more, err = select1(s.text.Older, before.UnixMilli())
 	}
 	if err != nil {
-		err = fmt.Errorf("sqlstore: purge: %w", s.Explain(err))
+		err = fmt.Errorf("sqlstore: purge: %w", s.explain(err))
 	}
 	return n, err
 }

@@ -8,19 +8,20 @@ import (
 	"strings"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // Check asks the database whether it can keep records, and writes nothing. Call it when the
 // process starts, after Migrate if that is called, and with a deadline: it ends with ctx.
 //
-// The error says that the database is out of reach, or what is missing: the table, a column
+// The error says that the database is unavailable, or what is missing: the table, a column
 // of it, a right of the user; it matches dedupe.ErrRefused then, or dedupe.ErrInvalid for
 // connections without autocommit. The warnings are about what goes wrong under load.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	if err := s.check(ctx); err != nil {
-		return nil, fmt.Errorf("sqlstore: check: %w", s.Explain(err))
+		return nil, fmt.Errorf("sqlstore: check: %w", s.explain(err))
 	}
-	if w := PoolWarning(s.cfg.DB.Stats().MaxOpenConnections, s.cfg.MaxInFlight); w != "" {
+	if w := sqlrecord.PoolWarning(s.cfg.DB.Stats().MaxOpenConnections, s.cfg.MaxInFlight); w != "" {
 		warnings = append(warnings, w)
 	}
 	if s.cfg.Dialect == SQLite {
@@ -49,22 +50,22 @@ func (s *Store) check(ctx context.Context) error {
 	}
 	var missing []string
 	lacks := func(right string, err error) error {
-		if kindOf(err) != noRight {
+		if sqlrecord.KindOf(err) != sqlrecord.NoRight {
 			return err
 		}
 		missing = append(missing, right)
 		return nil
 	}
-	_, err = scan(conn.QueryRowContext(ctx, s.text.record, []byte{}))
+	_, err = scan(conn.QueryRowContext(ctx, s.text.Record, []byte{}))
 	if err = lacks("SELECT", err); err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	for _, p := range s.text.probes {
-		_, err := conn.ExecContext(ctx, p.text)
-		if kindOf(err) == busy { // SQLite, while somebody writes
+	for _, p := range s.text.Probes {
+		_, err := conn.ExecContext(ctx, p.Text)
+		if sqlrecord.KindOf(err) == sqlrecord.Busy { // SQLite, while somebody writes
 			continue
 		}
-		if err := lacks(p.right, err); err != nil {
+		if err := lacks(p.Right, err); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 // claim implements dedupe.Claim.
@@ -52,11 +54,11 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 		return fmt.Errorf("sqlstore: commit: %w: it was rolled back", dedupe.ErrLeaseLost)
 	}
 	s, sess := c.store, c.session
-	recorded := dedupe.JoinOutputs(outputs)
+	recorded := storeutil.JoinOutputs(outputs)
 	var res sql.Result
 	err := sess.check()
 	if err == nil {
-		res, err = sess.tx.ExecContext(ctx, s.text.commit, commitArgs(c.key, c.id, c.options, recorded)...)
+		res, err = sess.tx.ExecContext(ctx, s.text.Commit, sqlrecord.CommitArgs(c.key, c.id, c.options, recorded)...)
 	}
 	if err != nil {
 		return fmt.Errorf("sqlstore: commit %s: %w", c.key, c.notRecorded(ctx, recorded, err))
@@ -83,21 +85,21 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 // has failed. Nothing can have been committed.
 func (c *claim) notRecorded(ctx context.Context, recorded []byte, err error) error {
 	ended := errors.Is(err, sql.ErrTxDone) // by the handler
-	k := kindOf(err)
+	k := sqlrecord.KindOf(err)
 	stood := errors.Is(err, errUnusable) && c.session.stands(ctx)
 	stood = c.end(ctx, nil) || stood
 	switch {
-	case k == tooLarge || k == unanswered && c.store.isTooLarge(ctx, recorded):
+	case k == sqlrecord.TooLarge || k == sqlrecord.Unanswered && c.store.isTooLarge(ctx, recorded):
 		return fmt.Errorf("%w: %d bytes of outputs: %w", dedupe.ErrTooLarge, len(recorded), err)
-	case k == busy: // SQLite: it had to write before the COMMIT, and readers are in the way
+	case k == sqlrecord.Busy: // SQLite: it had to write before the COMMIT, and readers are in the way
 		return err
-	case k == again: // others were in the way, and the run is as good as new
+	case k == sqlrecord.Again: // others were in the way, and the run is as good as new
 		return err
-	case k == noTable, k == noColumn, k == noRight:
-		return c.store.Explain(err)
+	case k == sqlrecord.NoTable, k == sqlrecord.NoColumn, k == sqlrecord.NoRight:
+		return c.store.explain(err)
 	// An error without an answer, on a session that stands: the driver could not send
 	// the statement, since the handler has left its rows open.
-	case ended || ctx.Err() == nil && (IsFault(err) || k == unanswered && stood):
+	case ended || ctx.Err() == nil && (sqlrecord.IsFault(err) || k == sqlrecord.Unanswered && stood):
 		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
 	}
 	return err
@@ -106,17 +108,17 @@ func (c *claim) notRecorded(ctx context.Context, recorded []byte, err error) err
 // notCommitted looks what became of a COMMIT that failed: its answer may have been lost
 // after it was done. nil: it is recorded.
 func (s *Store) notCommitted(ctx context.Context, id []byte, token string, err error) error {
-	if kindOf(err) == busy {
+	if sqlrecord.KindOf(err) == sqlrecord.Busy {
 		return err // SQLite: certainly not done, and readers are in the way of a look, too
 	}
 	var one int
-	look := s.cfg.DB.QueryRowContext(ctx, s.text.find, id, []byte(token)).Scan(&one)
+	look := s.cfg.DB.QueryRowContext(ctx, s.text.Find, id, []byte(token)).Scan(&one)
 	switch {
 	case look == nil:
 		return nil
 	case !errors.Is(look, sql.ErrNoRows):
 		return errors.Join(err, look)
-	case IsFault(err) && kindOf(err) != again:
+	case sqlrecord.IsFault(err) && sqlrecord.KindOf(err) != sqlrecord.Again:
 		return fmt.Errorf("%w: %w", dedupe.ErrAborted, err)
 	}
 	return err
@@ -187,33 +189,19 @@ func (c *claim) Settle(ctx context.Context) error {
 	return c.store.settle(ctx, c.key, token)
 }
 
-// SettleRecord settles the record of k that was made with the token, as the claim's
-// Settle does: for stores over another interface to PostgreSQL.
-func (s *Store) SettleRecord(ctx context.Context, k dedupe.Key, token string) error {
-	return s.settle(ctx, k, []byte(token))
-}
-
 func (s *Store) settle(ctx context.Context, k dedupe.Key, token []byte) error {
 	// A look first: an update waits for another's claim, of a record that ran out, in
 	// MySQL, and for any in SQLite.
-	id := idOf(k)
+	id := sqlrecord.ID(k)
 	r, err := s.read(ctx, id)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && (!bytes.Equal(r.token, token) || r.outputs == nil) {
 		return nil
 	}
 	if err == nil {
-		err = s.exec(ctx, s.text.settle, id, token)
+		err = s.exec(ctx, s.text.Settle, id, token)
 	}
 	if err != nil {
-		return fmt.Errorf("sqlstore: settle %s: %w", k, s.Explain(err))
+		return fmt.Errorf("sqlstore: settle %s: %w", k, s.explain(err))
 	}
 	return nil
-}
-
-// nullable makes NULL of no bytes.
-func nullable(b []byte) any {
-	if b == nil {
-		return nil
-	}
-	return b
 }

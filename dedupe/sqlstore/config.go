@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // DefaultTable is the default of [Config].
@@ -42,7 +44,7 @@ func (c Config) resolve() (Config, error) {
 	if c.DB == nil {
 		fault("DB is nil")
 	}
-	if _, ok := dialects[c.Dialect]; !ok {
+	if !sqlrecord.IsDialect(string(c.Dialect)) {
 		fault("Dialect %q is unknown; there are %q, %q and %q", c.Dialect, Postgres, MySQL, SQLite)
 	}
 	if c.MaxInFlight < 0 {

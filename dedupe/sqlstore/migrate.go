@@ -3,11 +3,11 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // Migrate makes the table and its index where they are missing, and adds the columns that
@@ -16,7 +16,7 @@ import (
 func (s *Store) Migrate(ctx context.Context) error {
 	conn, err := s.cfg.DB.Conn(ctx)
 	if err != nil {
-		return fmt.Errorf("sqlstore: migrate: %w", s.Explain(err))
+		return fmt.Errorf("sqlstore: migrate: %w", s.explain(err))
 	}
 	defer conn.Close()
 	if s.cfg.Dialect == MySQL {
@@ -47,13 +47,13 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn) error {
 	defer func() { _ = tx.Rollback() }() // nothing after a commit
 	there := false
 	if s.cfg.Dialect == Postgres {
-		number, _ := lockOf(idOf(dedupe.Key{Namespace: "migrate"})) // of all tables: one may have two names
+		number, _ := sqlrecord.Lock(sqlrecord.ID(dedupe.Key{Namespace: "migrate"})) // of all tables: one may have two names
 		if _, err := tx.ExecContext(ctx, "SELECT pg_advisory_xact_lock($1)", number); err != nil {
 			return err
 		}
 		// Making an index waits for all transactions on the table, those of running
 		// handlers, also where it is there already; and everybody waits behind it.
-		// Both are made in one transaction, so that the table tells.
+		// Both are made in one transaction, so the table says it all.
 		if err := tx.QueryRowContext(ctx, "SELECT to_regclass($1) IS NOT NULL", s.cfg.Table).Scan(&there); err != nil {
 			return err
 		}
@@ -81,13 +81,13 @@ func (s *Store) addGroup(ctx context.Context, tx *sql.Tx) error {
 			schema, table = "", s.cfg.Table
 		}
 		var n int
-		err := tx.QueryRowContext(ctx, s.text.groupColumn, schema, schema, table).Scan(&n)
+		err := tx.QueryRowContext(ctx, s.text.GroupColumn, schema, schema, table).Scan(&n)
 		return n > 0, err
 	}
 	if there, err := has(); err != nil || there {
 		return err
 	}
-	for _, text := range s.text.addGroup {
+	for _, text := range s.text.AddGroup {
 		if _, err := tx.ExecContext(ctx, text); err != nil {
 			// In MySQL and MariaDB another instance may have added it just now.
 			if there, look := has(); look == nil && there {
@@ -99,37 +99,9 @@ func (s *Store) addGroup(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// groupColumn is what a record keeps of the group of its run: nothing where it is not
-// known, no bytes where it is named as the namespace.
-func groupColumn(namespace, group string) any {
-	switch group {
-	case "":
-		return nil
-	case namespace:
-		return []byte{}
-	}
-	return []byte(group)
-}
-
-// Explain wraps an error of the database after which nothing works before an operator has
+// explain wraps an error of the database after which nothing works before an operator has
 // done something about it: the result matches dedupe.ErrRefused and says what. Any other
-// it returns as it is. It is for stores over another interface to PostgreSQL.
-func (s *Store) Explain(err error) error {
-	if errors.Is(err, dedupe.ErrRefused) {
-		return err
-	}
-	var what string
-	switch kindOf(err) {
-	case noTable:
-		what = fmt.Sprintf("table %s does not exist: call Store.Migrate once, or make it by schema_%s.sql", s.cfg.Table, s.cfg.Dialect)
-	case noColumn:
-		what = fmt.Sprintf("table %s is of an older version: call Store.Migrate once", s.cfg.Table)
-	case noRight:
-		what = fmt.Sprintf("the user lacks a right: GRANT SELECT, INSERT, UPDATE, DELETE ON %s TO the user", s.cfg.Table)
-	case noLogin:
-		what = "the database does not let the user in: see the DSN"
-	default:
-		return err
-	}
-	return fmt.Errorf("%w: %s: %w", dedupe.ErrRefused, what, err)
+// it returns as it is.
+func (s *Store) explain(err error) error {
+	return sqlrecord.Explain(string(s.cfg.Dialect), s.cfg.Table, err)
 }

@@ -4,11 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // running are the keys that this process is handling. A duplicate of one of them looks
@@ -20,7 +20,7 @@ type running struct {
 }
 
 // enter takes the key. If it is taken, it waits until it is free, for so long, and
-// tells whether it got it.
+// reports whether it got it.
 func (r *running) enter(ctx context.Context, k dedupe.Key, until time.Time) (bool, error) {
 	for {
 		if ctx.Err() != nil {
@@ -85,7 +85,7 @@ func (r *room) enter(ctx context.Context, db *sql.DB) error {
 		select {
 		case <-change:
 		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), PoolTaken(size))
+			return errors.Join(context.Cause(ctx), sqlrecord.PoolTaken(size))
 		}
 	}
 }
@@ -98,20 +98,4 @@ func (r *room) leave() {
 		close(r.change)
 		r.change = nil
 	}
-}
-
-// PoolTaken is the error of a claim that found no connection in a pool of this size; for
-// stores over another interface.
-func PoolTaken(size int) error {
-	return fmt.Errorf("running handlers hold all connections of the pool of %d but the one that is kept for what they ask outside of their "+
-		"transactions: make the pool larger than all MaxInFlight together, or find out what they wait for", size)
-}
-
-// PoolWarning is what Check says about a pool of this size; empty: nothing.
-func PoolWarning(size, maxInFlight int) string {
-	if size <= 0 || maxInFlight <= 0 || size > maxInFlight {
-		return ""
-	}
-	return fmt.Sprintf("The pool has at most %d connections, and MaxInFlight is %d: each running handler holds one, and one is kept for what "+
-		"handlers ask outside of their transactions, so messages wait for connections. Make the pool larger than MaxInFlight.", size, maxInFlight)
 }

@@ -2,17 +2,15 @@ package sqlstore
 
 import (
 	"context"
-	"crypto/sha256"
 	"database/sql"
 	"database/sql/driver"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
 // session is a connection with a transaction on it, prepared so that the transaction
@@ -30,21 +28,8 @@ type session struct {
 	undo      []string // statements that put the connection back as it was
 }
 
-func idOf(k dedupe.Key) []byte {
-	sum := sha256.Sum256([]byte(k.String()))
-	return sum[:]
-}
-
-// lockOf names a key among the server's advisory locks: PostgreSQL's are numbers, MySQL's
-// names. The table is put to it by the server, which knows the same one under two names,
-// so that stores of two tables don't wait for each other: see insert in dialect.go, and
-// takeLock.
-func lockOf(id []byte) (number int64, name string) {
-	return int64(binary.BigEndian.Uint64(id)), "idem:" + hex.EncodeToString(id[:20])
-}
-
 // takeLock takes a key's lock in MySQL, under a name of at most 64 bytes for the whole
-// server, and tells that name, since the handler may change to another database.
+// server, and returns that name, since the handler may change to another database.
 const takeLock = "SELECT GET_LOCK(l.name, 0), l.name, @@autocommit, CONNECTION_ID() " +
 	"FROM (SELECT CONCAT(?, LEFT(SHA2(CONCAT(COALESCE(NULLIF(?, ''), DATABASE(), ''), '.', ?), 256), 16)) AS name) AS l"
 
@@ -63,7 +48,7 @@ func (s *Store) begin(ctx context.Context, id []byte, wait time.Duration) (_ *se
 	}()
 	switch s.cfg.Dialect {
 	case MySQL:
-		_, name := lockOf(id)
+		_, name := sqlrecord.Lock(id)
 		database, table, qualified := strings.Cut(s.cfg.Table, ".")
 		if !qualified {
 			database, table = "", s.cfg.Table
@@ -142,7 +127,7 @@ func (sess *session) commit(ctx context.Context) error {
 var errUnusable = errors.New("the connection can't be used: it is lost, or the handler has left its rows open")
 
 // check looks at the connection before it is used, in MySQL, whose driver closes one on
-// which rows are open; nobody could tell afterwards that it had not been lost.
+// which rows are open; nobody could find out afterwards that it had not been lost.
 func (sess *session) check() error {
 	if sess.store.cfg.Dialect != MySQL {
 		return nil
@@ -175,7 +160,7 @@ func (sess *session) stands(ctx context.Context) bool {
 const cleanUp = 5 * time.Second
 
 // end gives the connection back. The transaction, if there is one, has ended or is
-// rolled back here. A connection that can't be put back as it was is closed. stood tells
+// rolled back here. A connection that can't be put back as it was is closed. stood means
 // that the server answered the rollback.
 //
 // It returns when ctx ends or cleanUp is over. What is left then goes on alone: a
@@ -192,7 +177,7 @@ func (sess *session) end(ctx context.Context) (stood bool) {
 		defer cancel()
 		done <- sess.giveBack(ctx)
 	}()
-	// The driver is told when ctx ends, too, and closes the connection then.
+	// The driver sees the end of ctx, too, and closes the connection then.
 	timer := time.NewTimer(bound + grace)
 	defer timer.Stop()
 	select {

@@ -10,13 +10,15 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
 // Store implements dedupe.Store and dedupe.Admin.
 type Store struct {
 	cfg     Config
-	text    statements
+	text    sqlrecord.Statements
 	running running
 	room    room
 
@@ -37,7 +39,7 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, text: cfg.statements(), live: make(map[*claim]struct{})}, nil
+	return &Store{cfg: cfg, text: sqlrecord.New(string(cfg.Dialect), cfg.Table), live: make(map[*claim]struct{})}, nil
 }
 
 // Close implements dedupe.Store: it rolls back what is held, and gives up after about 5 s
@@ -96,7 +98,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 		s.running.leave(k)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("sqlstore: claim %s: %w", k, s.Explain(err))
+		return nil, fmt.Errorf("sqlstore: claim %s: %w", k, s.explain(err))
 	}
 	return c, nil
 }
@@ -130,11 +132,11 @@ const tries = 10
 // look tries to insert the row, and reads the one that is there. found is false while
 // another holds the claim.
 func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until time.Time) (c *claim, found bool, err error) {
-	id := idOf(k)
+	id := sqlrecord.ID(k)
 	for range tries {
 		sess, inserted, held, err := s.insert(ctx, id, k, o, time.Until(until))
 		switch {
-		case err != nil && kindOf(err) == again:
+		case err != nil && sqlrecord.KindOf(err) == sqlrecord.Again:
 			continue
 		case err != nil:
 			return nil, false, err
@@ -148,15 +150,15 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until 
 				return nil, false, nil
 			}
 			continue // it was there, and is gone
-		case kindOf(err) == busy: // SQLite, while a commit is being written
+		case sqlrecord.KindOf(err) == sqlrecord.Busy: // SQLite, while a commit is being written
 			return nil, false, nil
 		case err != nil:
 			return nil, false, err
 		case r.expired:
 			switch held, err := s.drop(ctx, id, r.token); {
-			case held || kindOf(err) == busy:
+			case held || sqlrecord.KindOf(err) == sqlrecord.Busy:
 				return nil, false, nil
-			case err != nil && kindOf(err) != again:
+			case err != nil && sqlrecord.KindOf(err) != sqlrecord.Again:
 				return nil, false, err
 			}
 			continue
@@ -166,23 +168,18 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until 
 	return nil, false, nil
 }
 
-// insert begins a transaction with the claim's row. held tells that another transaction
+// insert begins a transaction with the claim's row. held means that another transaction
 // has the claim, or, of SQLite, the database.
 func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, wait time.Duration) (sess *session, inserted, held bool, err error) {
 	// SQLite waits without an eye on ctx, so never for long at a time.
 	sess, taken, err := s.begin(ctx, id, min(wait, lastLook))
-	if err != nil && kindOf(err) == busy || taken {
+	if err != nil && sqlrecord.KindOf(err) == sqlrecord.Busy || taken {
 		return nil, false, true, nil
 	}
 	if err != nil {
 		return nil, false, false, err
 	}
-	args := []any{id, []byte(k.Namespace), []byte(k.Topic), []byte(k.Handler), []byte(k.Event), []byte(o.Token)}
-	if s.cfg.Dialect == Postgres {
-		number, _ := lockOf(id)
-		args = append(args, number)
-	}
-	res, err := sess.tx.ExecContext(ctx, s.text.insert, args...)
+	res, err := sess.tx.ExecContext(ctx, s.text.Insert, s.text.InsertArgs(id, k, o.Token)...)
 	n := int64(0)
 	if err == nil {
 		n, err = res.RowsAffected()
@@ -193,13 +190,13 @@ func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Op
 		}
 	}
 	sess.end(ctx)
-	switch kindOf(err) {
-	case duplicate:
+	switch sqlrecord.KindOf(err) {
+	case sqlrecord.Duplicate:
 		return nil, false, false, nil
-	case busy:
+	case sqlrecord.Busy:
 		return nil, false, true, nil
 	}
-	// Without a row and without an error PostgreSQL does not tell which: there is one,
+	// Without a row and without an error PostgreSQL does not say which: there is one,
 	// or another has the lock.
 	return nil, false, s.cfg.Dialect == Postgres, err
 }
@@ -224,12 +221,12 @@ func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.
 func (s *Store) done(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, r row) (*claim, bool, error) {
 	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Done, ctx: ctx, token: r.token}
 	c.info.CommittedAt, c.info.Group = r.at, r.group
-	if !dedupe.SameDigest(r.digest, dedupe.Digest(o.Fingerprint)) {
+	if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
 		c.state = dedupe.Conflict
 		return c, true, nil
 	}
 	var err error
-	c.outputs, err = dedupe.SplitOutputs(r.outputs)
+	c.outputs, err = storeutil.SplitOutputs(r.outputs)
 	return c, true, err
 }
 
@@ -258,7 +255,7 @@ func scan(from scanner, before ...any) (r row, err error) {
 }
 
 func (s *Store) read(ctx context.Context, id []byte) (row, error) {
-	return scan(s.cfg.DB.QueryRowContext(ctx, s.text.record, id))
+	return scan(s.cfg.DB.QueryRowContext(ctx, s.text.Record, id))
 }
 
 // drop deletes a record, unless somebody is claiming its key: held. MySQL would wait
@@ -269,7 +266,7 @@ func (s *Store) drop(ctx context.Context, id, token []byte) (held bool, err erro
 		return held, err
 	}
 	defer sess.end(ctx)
-	if _, err := sess.tx.ExecContext(ctx, s.text.drop, id, token); err != nil {
+	if _, err := sess.tx.ExecContext(ctx, s.text.Drop, id, token); err != nil {
 		return false, err
 	}
 	return false, sess.commit(ctx)
@@ -291,7 +288,7 @@ func repeat(ctx context.Context, do func() error) error {
 	pause, giveUp := firstLook, time.Now().Add(repeatFor)
 	for {
 		err := do()
-		if k := kindOf(err); k != again && k != busy || time.Now().After(giveUp) {
+		if k := sqlrecord.KindOf(err); k != sqlrecord.Again && k != sqlrecord.Busy || time.Now().After(giveUp) {
 			return err
 		}
 		if !wait.For(ctx, nil, rand.N(pause)+pause/2) { // those who collided don't again

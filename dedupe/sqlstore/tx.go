@@ -14,9 +14,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 )
 
-// ErrNoTx: there is no transaction on the context: the handler is not wrapped by a
+// ErrNoTx means that there is no transaction on the context: the handler is not wrapped by a
 // middleware.Once with this store, or was called after its transaction had ended.
 var ErrNoTx = errors.New("sqlstore: no transaction on the context")
 
@@ -71,12 +72,12 @@ func WithTx(fn func(ctx context.Context, tx *sql.Tx, msg *message.Message) ([]*m
 // comes later makes an outage of the handler's failure.
 const lookWithin = 5 * time.Second
 
-// isLost tells that a handler failed because its session was lost, or the database can't
+// isLost reports that a handler failed because its session was lost, or the database can't
 // now. A context of the handler's own that ended may close the session too, and is its
 // fault.
 func isLost(ctx context.Context, tx *sql.Tx, err error) bool {
-	if k := kindOf(err); k != unanswered {
-		return k == away
+	if k := sqlrecord.KindOf(err); k != sqlrecord.Unanswered {
+		return k == sqlrecord.Away
 	}
 	// With rows left open the look would fail as well; an error of the handler's own says
 	// nothing about the session.
@@ -86,10 +87,10 @@ func isLost(ctx context.Context, tx *sql.Tx, err error) bool {
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
 	_, look := tx.ExecContext(ctx, "SELECT 1")
-	return look != nil && !IsFault(look) && !errors.Is(look, sql.ErrTxDone)
+	return look != nil && !sqlrecord.IsFault(look) && !errors.Is(look, sql.ErrTxDone)
 }
 
-// isOfTheLink tells that an error is one that drivers give when a connection fails.
+// isOfTheLink reports that an error is one that drivers give when a connection fails.
 func isOfTheLink(err error) bool {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		return false // net.Error as well, but of the handler's own

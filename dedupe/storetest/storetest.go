@@ -23,7 +23,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
-// Config tells the suite about a store.
+// Config describes a store to the suite.
 type Config struct {
 	// Open gives one more store on the same storage, as another process would open
 	// it. It may be called several times in one test, also by tests that run at once,
@@ -58,6 +58,9 @@ func Run(t *testing.T, cfg Config) {
 	t.Helper()
 	if cfg.Open == nil {
 		t.Fatal("storetest: Config.Open is nil")
+	}
+	if cfg.Lease < 0 {
+		t.Fatalf("storetest: Config.Lease %v is negative", cfg.Lease)
 	}
 	all := checks(cfg)
 	for _, c := range all {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -81,7 +82,7 @@ type toyClaim struct {
 	info  dedupe.Info
 	outs  [][]byte
 	ctx   context.Context //nolint:containedctx // as in the interface
-	lease *dedupe.Lease
+	lease *storeutil.Lease
 	ended bool
 	token string // of the record
 }
@@ -149,7 +150,7 @@ func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClai
 	switch {
 	case r != nil && r.done:
 		c.state, c.outs, c.info.CommittedAt, c.info.Group, c.token = dedupe.Done, r.outputs, r.at, r.group, r.token
-		if t.fault != noConflict && !dedupe.SameDigest(r.print, dedupe.Digest(o.Fingerprint)) {
+		if t.fault != noConflict && !storeutil.SameDigest(r.print, storeutil.Digest(o.Fingerprint)) {
 			c.state, c.outs = dedupe.Conflict, nil
 		}
 		return c, nil
@@ -162,7 +163,7 @@ func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClai
 		r.ends = time.Now().Add(o.Lease)
 	}
 	c.state = dedupe.Claimed
-	c.lease, c.ctx = dedupe.NewLease(ctx, dedupe.LeaseConfig{Duration: o.Lease, SentAt: time.Now(), Renew: c.renew})
+	c.lease, c.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: o.Lease, SentAt: time.Now(), Renew: c.renew})
 	t.mu.Lock()
 	t.claims = append(t.claims, c)
 	t.mu.Unlock()
@@ -247,7 +248,7 @@ func (c *toyClaim) Commit(_ context.Context, outs [][]byte) error {
 	if c.store.fault != noGroup {
 		r.group = c.o.Group
 	}
-	r.done, r.at, r.ends, r.outputs, r.print = true, time.Now(), time.Now().Add(c.o.Retention), outs, dedupe.Digest(c.o.Fingerprint)
+	r.done, r.at, r.ends, r.outputs, r.print = true, time.Now(), time.Now().Add(c.o.Retention), outs, storeutil.Digest(c.o.Fingerprint)
 	return nil
 }
 
@@ -316,7 +317,7 @@ func (r *recorder) Failed() bool {
 	return len(r.failures) > 0
 }
 
-// judge runs the whole suite on a store with a fault, and tells which checks failed.
+// judge runs the whole suite on a store with a fault, and returns which checks failed.
 func judge(t *testing.T, f fault, lease time.Duration) (failed []string) {
 	data := &toyData{records: make(map[string]*toyRecord)}
 	cfg := Config{

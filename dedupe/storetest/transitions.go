@@ -103,7 +103,7 @@ func waitIsBounded(s *suite) {
 		begin := time.Now()
 		s.wantState(s.claim(other, k, o), dedupe.InProgress)
 		if took := time.Since(begin); took < o.Wait/2 || took > o.Wait+3*time.Second {
-			s.Errorf("waited %v, told to wait %v", took, o.Wait)
+			s.Errorf("waited %v, with a Wait of %v", took, o.Wait)
 		}
 	}
 }
@@ -168,7 +168,7 @@ func conflicts(s *suite) {
 		s.Errorf("a conflict has outputs: %q", d.Outputs())
 	}
 	if d.Info().CommittedAt.IsZero() {
-		s.Error("a conflict does not tell when the other event was handled")
+		s.Error("a conflict does not say when the other event was handled")
 	}
 	if d.Commit(s.ctx(), nil) == nil {
 		s.Error("a conflict was committed")
@@ -185,7 +185,7 @@ func conflicts(s *suite) {
 	o.Fingerprint = nil
 	s.wantState(s.claim(store, k, o), dedupe.Done)
 
-	// A record without one can't tell a difference.
+	// A record without one has no difference.
 	k = s.key()
 	s.must("commit", s.mustClaim(store, k, o).Commit(s.ctx(), nil))
 	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
@@ -349,7 +349,7 @@ func contexts(s *suite) {
 		s.Fatal("the claim's context does not end with Claim's")
 	}
 	if errors.Is(context.Cause(c.Context()), dedupe.ErrLeaseLost) {
-		s.Error("the caller's cancellation is told as a lost lease")
+		s.Error("the caller's cancellation is reported as a lost lease")
 	}
 	// Its end does not end the claim: the handler may have finished.
 	s.must("commit after Claim's context has ended", c.Commit(s.ctx(), nil))

@@ -10,17 +10,17 @@ import (
 	"time"
 )
 
-// Info tells about a delivery.
+// Info is what is known of a delivery.
 type Info struct {
-	// Stream and EntryID tell the entry; Group and Consumer who reads it. Both are
+	// Stream and EntryID name the entry, Group and Consumer who reads it. Both are
 	// empty for a subscriber that fans out.
 	Stream, EntryID, Group, Consumer string
-	// FanOut tells that every subscription gets the entry, whatever others do with it.
+	// FanOut means that every subscription gets the entry, whatever others do with it.
 	FanOut bool
 	// Count is the number of times that the entry was handed out and this counts:
 	// 1 on the first delivery.
 	Count int
-	// Redelivered tells that the entry was handed out before, as far as known.
+	// Redelivered means that the entry was handed out before, as far as known.
 	Redelivered bool
 	// AddedAt is when the entry was added, by the server's clock.
 	AddedAt time.Time

@@ -42,7 +42,7 @@ func NewOnce(t testing.TB, store dedupe.Store, changes ...Change) *middleware.On
 // NewLogging makes one with a log.
 func NewLogging(t testing.TB, logger watermill.LoggerAdapter, store dedupe.Store, changes ...Change) *middleware.Once {
 	t.Helper()
-	cfg := middleware.Config{Store: store, Namespace: "payments", Retention: time.Hour, Delay: 20 * time.Millisecond, Wait: -1}
+	cfg := middleware.Config{Store: store, Namespace: "payments", Retention: time.Hour, Delay: 20 * time.Millisecond, Wait: middleware.NoWait}
 	for _, c := range changes {
 		c(&cfg)
 	}
@@ -60,7 +60,7 @@ func NewLogging(t testing.TB, logger watermill.LoggerAdapter, store dedupe.Store
 	return o
 }
 
-// Log collects what the hooks are told.
+// Log collects what the hooks receive.
 type Log struct {
 	mu     sync.Mutex
 	Events []string
@@ -88,7 +88,7 @@ func (l *Log) hooks() middleware.Hooks {
 // Into is a Change.
 func (l *Log) Into(c *middleware.Config) { c.Hooks = append(c.Hooks, l.hooks()) }
 
-// Count tells how often a hook was called.
+// Count is how often a hook was called.
 func (l *Log) Count(name string) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +100,7 @@ func (l *Log) Count(name string) (n int) {
 	return n
 }
 
-// Outcomes are the hooks that were called, but for that of a takeover, which is told
+// Outcomes are the hooks that were called, but for that of a takeover, which comes
 // besides.
 func (l *Log) Outcomes() []string {
 	l.mu.Lock()
@@ -108,7 +108,7 @@ func (l *Log) Outcomes() []string {
 	return slices.DeleteFunc(slices.Clone(l.Events), func(name string) bool { return name == "take over" })
 }
 
-// Get is what a hook was told last.
+// Get is what a hook received last.
 func (l *Log) Get(name string) middleware.Event {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -229,7 +229,7 @@ func (r *Rig) Hand(msg *message.Message) { r.sub.ch <- msg }
 // Wait waits until the chain has returned, and notes its error.
 func (r *Rig) Wait() { r.Err = <-r.done }
 
-// Deliver hands a message to the Router and tells whether it was acknowledged.
+// Deliver hands a message to the Router and reports whether it was acknowledged.
 func (r *Rig) Deliver(msg *message.Message) bool {
 	r.t.Helper()
 	r.Hand(msg)

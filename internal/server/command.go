@@ -13,16 +13,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// ErrNoReply: a client returned neither a reply nor an error, as a hook can make it. Whether
+// ErrNoReply means that a client returned neither a reply nor an error, as a hook can make it. Whether
 // the server ran the command is not known.
 var ErrNoReply = errors.New("the client returned neither a reply nor an error")
 
 // Command is a command that go-redis sends once. Its own retry hides a lost
-// reply: the caller could not tell "new" from "added by the first try". One such
+// reply: the caller could not distinguish "new" from "added by the first try". One such
 // command in a pipeline or transaction makes the whole of it go out once.
 type Command struct{ *redis.Cmd }
 
-// NoRetry tells go-redis to hand the first error back.
+// NoRetry makes go-redis hand the first error back.
 func (Command) NoRetry() bool { return true }
 
 // NewCommand makes a command whose key is args[keyPos]. A cluster client routes

@@ -13,13 +13,13 @@ import (
 type Class int
 
 const (
-	// Final: the server answered that it did not do it, and will not do it when
+	// Final means that the server answered that it did not do it, and will not do it when
 	// asked again (wrong type, no permission).
 	Final Class = iota
-	// Refused: nothing was done, and another try may succeed (loading, out of memory,
+	// Refused means that nothing was done, and another try may succeed (loading, out of memory,
 	// read-only replica after a failover, slot on the move, connection not made).
 	Refused
-	// Ambiguous: the command may have run; its reply was lost.
+	// Ambiguous means that the command may have run; its reply was lost.
 	Ambiguous
 )
 

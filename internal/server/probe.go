@@ -24,7 +24,7 @@ type Info struct {
 // String is for logs and error texts: "redis 8.6.3", "valkey 9.1.2".
 func (i Info) String() string {
 	if i.Version == "" {
-		return "a server that does not tell its version"
+		return "a server that does not report its version"
 	}
 	return i.Name + " " + i.Version
 }
@@ -51,7 +51,7 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	default: // out of memory, for example, says nothing about what it knows
 		return Info{}, fmt.Errorf("ask the server what it can do: %w", err)
 	}
-	if info.Name, info.Version, err = version(ctx, client, key); err != nil {
+	if info.Name, info.Version, err = Version(ctx, client, key); err != nil {
 		return Info{}, fmt.Errorf("ask the server for its version: %w", err)
 	}
 	if v, ok := parseVersion(info.Version); ok && info.Name == "redis" && less(v, firstSound) {
@@ -60,9 +60,9 @@ func Probe(ctx context.Context, client redis.UniversalClient, key string) (Info,
 	return info, nil
 }
 
-// version asks INFO; a user without the right gets empty strings. Any other failure is an
+// Version asks INFO for product and version; a user without the right gets empty strings. Any other failure is an
 // error: a release that has faults must not go unnoticed because of a lost reply.
-func version(ctx context.Context, client redis.UniversalClient, key string) (name, version string, err error) {
+func Version(ctx context.Context, client redis.UniversalClient, key string) (name, version string, err error) {
 	fields, err := InfoSection(ctx, client, key, "server")
 	if err != nil {
 		if Classify(err) == Final {
@@ -96,21 +96,11 @@ func InfoSection(ctx context.Context, client redis.UniversalClient, key, section
 	return fields, nil
 }
 
-// EvictionPolicy is the server's maxmemory-policy; where that can't be found out it is
-// empty, and unknown says why.
-func EvictionPolicy(ctx context.Context, client redis.UniversalClient, key string) (policy, unknown string) {
-	memory, err := InfoSection(ctx, client, key, "memory")
-	if policy = memory["maxmemory_policy"]; policy == "" {
-		return "", WhyNoInfo(err)
-	}
-	return policy, ""
-}
-
-// WhyNoInfo says why InfoSection has not told something.
+// WhyNoInfo says why InfoSection does not have something.
 func WhyNoInfo(err error) string {
 	switch {
 	case err == nil:
-		return "INFO does not tell it"
+		return "INFO does not report it"
 	case IsRefusedByACL(err):
 		return "the user may not run INFO"
 	default:
@@ -118,7 +108,7 @@ func WhyNoInfo(err error) string {
 	}
 }
 
-// Clock tells the time of a server, as measured once. It goes on by this process'
+// Clock is the time of a server, as measured once. It goes on by this process'
 // monotonic clock, so that setting the local clock does not move it. What depends on
 // the age of entries must go by it: by the clock of a producer that is a day ahead
 // everything would be trimmed.
@@ -139,7 +129,7 @@ func ReadClock(ctx context.Context, client redis.UniversalClient, key string) (C
 	return ClockAt(now), nil
 }
 
-// LocalClock is this process' clock, for a server that does not tell its own.
+// LocalClock is this process' clock, for a server that does not report its own.
 func LocalClock() Clock { return ClockAt(time.Now()) }
 
 // ClockAt is the clock of a server that says it is now.

@@ -87,7 +87,7 @@ func TestVersionThatIsNotTold(t *testing.T) {
 	}
 }
 
-// A script that no reply tells of has not returned nothing.
+// A script whose reply is missing has not returned nothing.
 func TestScriptWithoutAReply(t *testing.T) {
 	client := fakeServer(func(redis.Cmder) error { return nil }).client(t)
 	if reply, err := NewScript("return 1").Run(t.Context(), client, []string{"k"}); !errors.Is(err, ErrNoReply) {

@@ -29,7 +29,7 @@ type StreamInfo struct {
 // transaction of a publisher.
 type StreamInfoCommand struct{ *redis.RawCmd }
 
-// NoRetry tells go-redis to hand the first error back.
+// NoRetry makes go-redis hand the first error back.
 func (StreamInfoCommand) NoRetry() bool { return true }
 
 // NewStreamInfoCommand makes XINFO STREAM.

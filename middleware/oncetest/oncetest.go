@@ -1,5 +1,5 @@
 // Package oncetest runs a handler of yours under the faults that package middleware is
-// for, in process and with the memory store, and tells what happened:
+// for, in process and with the memory store, and reports what happened:
 //
 //	func TestCharge(t *testing.T) {
 //		oncetest.Check(t, oncetest.Config{
@@ -27,7 +27,7 @@ import (
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-// Config tells what to run.
+// Config says what to run.
 type Config struct {
 	// Handler is yours, not wrapped; required. For one that returns no messages see
 	// [Consumer].
@@ -37,7 +37,7 @@ type Config struct {
 	// Key and Fingerprint are those of your middleware.Config.
 	Key         eventkey.Source
 	Fingerprint eventkey.Fingerprint
-	// Topic, HandlerName and PublishTopic are what the Router is told; any will do.
+	// Topic, HandlerName and PublishTopic are what the Router gets; any will do.
 	Topic, HandlerName, PublishTopic string
 	// Timeout bounds each run of the handler; 0 means 10 s.
 	Timeout time.Duration
@@ -52,15 +52,15 @@ func Consumer(fn message.NoPublishHandlerFunc) message.HandlerFunc {
 type Fault string
 
 const (
-	// Duplicates: the event comes three times, one after the other, and then twice at
+	// Duplicates means that the event comes three times, one after the other, and then twice at
 	// the same time in two processes.
 	Duplicates Fault = "duplicates"
-	// CrashBeforeAck: the process dies after the returned messages were published and
+	// CrashBeforeAck means that the process dies after the returned messages were published and
 	// before the event is acknowledged. It comes again, in another process.
 	CrashBeforeAck Fault = "crash before the ack"
-	// PublishFails: the broker refuses the returned messages twice.
+	// PublishFails means that the broker refuses the returned messages twice.
 	PublishFails Fault = "publish fails"
-	// LeaseLost: the process loses its claim while the handler runs, and the event
+	// LeaseLost means that the process loses its claim while the handler runs, and the event
 	// comes again in another process. What the first run did besides can't be taken
 	// back; that is where a leased store ends, and a transactional one goes on.
 	LeaseLost Fault = "lease lost"
@@ -69,7 +69,7 @@ const (
 // Faults are all of them.
 func Faults() []Fault { return []Fault{Duplicates, CrashBeforeAck, PublishFails, LeaseLost} }
 
-// Report tells what happened.
+// Report is what happened.
 type Report struct {
 	Fault Fault
 	// Runs is how often the handler was called, Succeeded how often it returned no
@@ -170,6 +170,9 @@ func (c Config) resolve() (Config, error) {
 		if *field == "" {
 			*field = def
 		}
+	}
+	if c.Timeout < 0 {
+		return c, fmt.Errorf("oncetest: Config.Timeout %v is negative", c.Timeout)
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 10 * time.Second

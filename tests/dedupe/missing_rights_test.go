@@ -3,14 +3,13 @@ package dedupe_test
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/tests/internal/preflight"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -23,19 +22,18 @@ func TestEachMissingRightIsNamed(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			s := testserver.Start(t, kind)
-			rules := []string{"~idem:done:*", "+info"}
-			for _, right := range rights {
-				rules = append(rules, "+"+right)
-			}
-			if warnings, err := newRedis(t, s.User("enough", rules...)).Check(t.Context()); err != nil || len(warnings) > 0 {
-				t.Errorf("with all that is documented: %q, %v", warnings, err)
-			}
-			for _, right := range rights {
-				_, err := newRedis(t, s.User("without-"+right, append(slices.Clone(rules), "-"+right)...)).Check(t.Context())
-				if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks "+strings.ToUpper(right)+":") {
-					t.Errorf("without %s: %v", right, err)
+			preflight.EachMissingRight(s, rights, []string{"~idem:done:*", "+info"}, func(client *redis.Client, missing []string) {
+				warnings, err := newRedis(t, client).Check(t.Context())
+				if missing == nil {
+					if err != nil || len(warnings) > 0 {
+						t.Errorf("with all that is documented: %q, %v", warnings, err)
+					}
+					return
 				}
-			}
+				if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks "+missing[0]+":") {
+					t.Errorf("without %s: %v", missing, err)
+				}
+			})
 			_, err := newRedis(t, s.User("elsewhere", "~other:*", "+@all")).Check(t.Context())
 			if !errors.Is(err, dedupe.ErrRefused) || !strings.Contains(err.Error(), "lacks ~idem:done:*:") {
 				t.Errorf("without the keys: %v", err)
@@ -49,14 +47,11 @@ func TestEachMissingRightIsNamed(t *testing.T) {
 
 // Check ends with its context, also when the client does not heed contexts.
 func TestCheckOfAFrozenServer(t *testing.T) {
-	s := testserver.Start(t, testserver.Redis86)
-	store := newRedis(t, s.Client(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 5*time.Minute, 5*time.Minute }))
-	s.Freeze()
-	defer s.Thaw()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	if _, err := store.Check(ctx); err == nil || time.Since(start) > 30*time.Second {
-		t.Errorf("after %v: %v", time.Since(start), err)
-	}
+	preflight.FrozenServer(t, func(client *redis.Client) func(context.Context) error {
+		store := newRedis(t, client)
+		return func(ctx context.Context) error {
+			_, err := store.Check(ctx)
+			return err
+		}
+	})
 }

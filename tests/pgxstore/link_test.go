@@ -80,7 +80,7 @@ func TestSessionLostDuringTheRun(t *testing.T) {
 	exec(t, tx, "INSERT INTO ledger VALUES (100)")
 	killOthers(t, admin)
 	if err := c.Commit(t.Context(), nil); err == nil || errors.Is(err, dedupe.ErrAborted) {
-		t.Errorf("commit: %v, want that the store is out of reach", err)
+		t.Errorf("commit: %v, want that the store is unavailable", err)
 	}
 	wantUntouched(t, admin, store, "1")
 	for name, want := range map[string]bool{"noticed": true, "on its own": false, "its own time-out": false} {

@@ -102,7 +102,7 @@ func TestSilentLink(t *testing.T) {
 				g.Shut()
 				err := bounded(t, "Commit", func(ctx context.Context) error { return c.Commit(ctx, nil) })
 				if err == nil || errors.Is(err, dedupe.ErrAborted) {
-					t.Errorf("commit: %v, want that the store is out of reach", err)
+					t.Errorf("commit: %v, want that the store is unavailable", err)
 				}
 			},
 			"the statement COMMIT": func(t *testing.T, store *sqlstore.Store, g *gate.Gate, k dedupe.Key) {
@@ -220,7 +220,7 @@ func TestSessionLostDuringTheRun(t *testing.T) {
 		exec(t, txOf(t, c), "INSERT INTO ledger VALUES ('1', 100)")
 		killOthers(t, admin, kind)
 		if err := c.Commit(t.Context(), nil); err == nil || errors.Is(err, dedupe.ErrAborted) {
-			t.Errorf("commit: %v, want that the store is out of reach", err)
+			t.Errorf("commit: %v, want that the store is unavailable", err)
 		}
 		wantUntouched(t, admin, store, "1")
 

@@ -3,13 +3,12 @@ package subscriber_test
 import (
 	"context"
 	"slices"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
+	"github.com/onceward/watermill-idempotent/tests/internal/preflight"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
@@ -35,21 +34,13 @@ func TestEachMissingRightIsNamed(t *testing.T) {
 			before := client.Dump(ctx, topic).Val()
 			try := func(rights []string, change func(*subscriber.Config)) {
 				t.Helper()
-				keys := []string{"on", ">secret", "~" + topic, "~" + subscriber.DeadLetterTopic(topic)}
-				for _, right := range rights {
-					keys = append(keys, "+"+right)
-				}
-				for _, right := range append([]string{""}, rights...) {
-					rules, want := slices.Clone(keys), []string(nil)
-					if right != "" {
-						rules, want = append(rules, "-"+right), []string{strings.ToUpper(strings.ReplaceAll(right, "|", " "))}
+				keys := []string{"~" + topic, "~" + subscriber.DeadLetterTopic(topic)}
+				preflight.EachMissingRight(s, rights, keys, func(client *redis.Client, missing []string) {
+					report, err := newSubscriber(t, client, change).Check(ctx, topic)
+					if !slices.Equal(report.Topics[0].Missing, missing) || (err == nil) != (missing == nil) {
+						t.Errorf("without %q: missing %q, %v", missing, report.Topics[0].Missing, err)
 					}
-					poor := newSubscriber(t, s.User("without-"+strings.ReplaceAll(right, "|", "-"), rules...), change)
-					report, err := poor.Check(ctx, topic)
-					if !slices.Equal(report.Topics[0].Missing, want) || (err == nil) != (want == nil) {
-						t.Errorf("without %q: missing %q, %v", right, report.Topics[0].Missing, err)
-					}
-				}
+				})
 			}
 			try(group, func(c *subscriber.Config) { c.Group = "billing" })
 			if kind == testserver.Redis86 {
@@ -71,14 +62,11 @@ func TestEachMissingRightIsNamed(t *testing.T) {
 
 // Check ends with its context, also when the client does not heed contexts.
 func TestCheckOfAFrozenServer(t *testing.T) {
-	s := testserver.Start(t, testserver.Redis86)
-	sub := newSubscriber(t, s.Client(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 5*time.Minute, 5*time.Minute }))
-	s.Freeze()
-	defer s.Thaw()
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	if _, err := sub.Check(ctx, "orders"); err == nil || time.Since(start) > 30*time.Second {
-		t.Errorf("after %v: %v", time.Since(start), err)
-	}
+	preflight.FrozenServer(t, func(client *redis.Client) func(context.Context) error {
+		sub := newSubscriber(t, client)
+		return func(ctx context.Context) error {
+			_, err := sub.Check(ctx, "orders")
+			return err
+		}
+	})
 }

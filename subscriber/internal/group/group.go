@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
@@ -153,22 +154,21 @@ func (g *Group) Sweep(ctx context.Context, idle time.Duration) error {
 	return err
 }
 
-// MissingRights names the commands and keys that reading uses and the user may not.
-func (g *Group) MissingRights(ctx context.Context, deleteOnAck bool) (missing []string, asked bool, err error) {
+// Rights are those that reading uses.
+func (g *Group) Rights(deleteOnAck bool) []preflight.Right {
 	dead := rediskey.DeadLetter(g.stream)
-	rights := server.Uses(g.stream, g.stream, "xinfo stream", "xrange")
+	rights := preflight.Uses(g.stream, g.stream, "xinfo stream", "xrange")
 	if g.name == "" {
-		rights = append(rights, server.Uses(g.stream, g.stream, "xread")...)
-	} else {
-		rights = append(rights, server.Uses(g.stream, g.stream, "xgroup create", "xgroup delconsumer", "xinfo groups", "xinfo consumers",
-			"xreadgroup", "xpending", "xclaim", "xack", "time")...)
-		rights = append(rights, server.Uses(dead, dead, "xadd", "xlen", "xrevrange")...)
-		rights = append(rights, server.Uses(g.stream, g.stream, "eval", "evalsha")...)
-		if deleteOnAck {
-			rights = append(rights, server.Uses(g.stream, g.stream, "xackdel")...)
-		}
+		return append(rights, preflight.Uses(g.stream, g.stream, "xread")...)
 	}
-	return server.MissingRights(ctx, g.client, g.stream, rights)
+	rights = append(rights, preflight.Uses(g.stream, g.stream, "xgroup create", "xgroup delconsumer", "xinfo groups", "xinfo consumers",
+		"xreadgroup", "xpending", "xclaim", "xack", "time")...)
+	rights = append(rights, preflight.Uses(dead, dead, "xadd", "xlen", "xrevrange")...)
+	rights = append(rights, preflight.Uses(g.stream, g.stream, "eval", "evalsha")...)
+	if deleteOnAck {
+		rights = append(rights, preflight.Uses(g.stream, g.stream, "xackdel")...)
+	}
+	return rights
 }
 
 // IsNoGroup tells that the stream or its group is gone.

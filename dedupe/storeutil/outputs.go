@@ -1,4 +1,4 @@
-package dedupe
+package storeutil
 
 import (
 	"encoding/binary"
@@ -21,8 +21,8 @@ func JoinOutputs(outputs [][]byte) []byte {
 	return b
 }
 
-// SplitOutputs is the inverse of JoinOutputs. What it can't read is an error that
-// matches ErrCorrupt. The outputs are parts of b.
+// SplitOutputs is the inverse of [JoinOutputs]. What it can't read is an error that
+// matches [ErrCorrupt]. The outputs are parts of b.
 func SplitOutputs(b []byte) (outputs [][]byte, err error) {
 	for len(b) > 0 {
 		size, n := binary.Uvarint(b)

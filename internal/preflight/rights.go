@@ -1,12 +1,15 @@
-package server
+package preflight
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 // Right is that to a command on keys.
@@ -91,18 +94,19 @@ func Uses(key, keys string, commands ...string) []Right {
 	return rights
 }
 
-// MissingRights names what the user lacks of the rights: commands, such as "XGROUP CREATE",
-// and patterns of keys, such as "~orders". It asks the master of key over a connection of
-// its own, so that what a MULTI begins does not get into the pool. asked is false where the
-// client is of a kind that can't be asked for a connection.
-func MissingRights(ctx context.Context, client redis.UniversalClient, key string, rights []Right) (missing []string, asked bool, err error) {
-	node, err := Node(ctx, client, key)
+// Missing names what the user lacks of the rights: commands, such as "XGROUP CREATE", and
+// patterns of keys, such as "~orders". It asks the master of key over a connection of its
+// own, so that what a MULTI begins does not get into the pool. Where the client is of a kind
+// that can't be asked for a connection, it warns that the rights were not checked.
+func Missing(ctx context.Context, client redis.UniversalClient, key, on string, rights []Right, warn Warn) (missing []string, err error) {
+	node, err := server.Node(ctx, client, key)
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	single, ok := node.(*redis.Client)
 	if !ok {
-		return nil, false, nil
+		warn("The user's rights on %s were not checked, which needs a *redis.Client or *redis.ClusterClient.", on)
+		return nil, nil
 	}
 	apart := alone(single)
 	defer func() { _ = apart.Close() }()
@@ -114,7 +118,7 @@ func MissingRights(ctx context.Context, client redis.UniversalClient, key string
 	slices.SortStableFunc(rights, func(a, b Right) int { return rank(a) - rank(b) })
 	cmds := make([]redis.Cmder, len(rights))
 	for i, r := range rights {
-		cmds[i] = NewCommand(ctx, 0, r.Args...)
+		cmds[i] = server.NewCommand(ctx, 0, r.Args...)
 	}
 	_, err = conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for _, cmd := range cmds {
@@ -128,10 +132,11 @@ func MissingRights(ctx context.Context, client redis.UniversalClient, key string
 			missing = append(missing, name)
 		}
 	}
-	if err != nil && !isReply(err) {
-		return nil, true, fmt.Errorf("ask for rights: %w", err)
+	var reply redis.Error
+	if err != nil && !errors.As(err, &reply) {
+		return nil, fmt.Errorf("ask for rights: %w", err)
 	}
-	return missing, true, nil
+	return missing, nil
 }
 
 func rank(r Right) int {
@@ -146,7 +151,7 @@ func missingOf(cmd redis.Cmder, r Right) string {
 	switch {
 	case redis.IsExecAbortError(err) && cmd.Name() == "exec": // how EXEC wraps it
 		return "EXEC"
-	case !IsRefusedByACL(err):
+	case !server.IsRefusedByACL(err):
 		return ""
 	case strings.Contains(err.Error(), "to run the"):
 		name := cmd.Name()
@@ -157,4 +162,9 @@ func missingOf(cmd redis.Cmder, r Right) string {
 	default:
 		return "~" + r.Keys
 	}
+}
+
+// Lacks is the error of a user who lacks rights for something.
+func Lacks(missing []string, something string) error {
+	return fmt.Errorf("the user lacks %s for %s: grant it with ACL SETUSER", strings.Join(missing, ", "), something)
 }

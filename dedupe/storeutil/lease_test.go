@@ -1,4 +1,4 @@
-package dedupe_test
+package storeutil_test
 
 import (
 	"context"
@@ -8,13 +8,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 const leaseTime = 30 * time.Second
 
-func lease(t *testing.T, renew func(context.Context) error) (*dedupe.Lease, context.Context) {
-	l, ctx := dedupe.NewLease(t.Context(), dedupe.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: renew})
+func lease(t *testing.T, renew func(context.Context) error) (*storeutil.Lease, context.Context) {
+	l, ctx := storeutil.NewLease(t.Context(), storeutil.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: renew})
 	t.Cleanup(func() { l.Release(nil) })
 	return l, ctx
 }
@@ -71,7 +71,7 @@ func TestLeaseEndsByTheLocalClock(t *testing.T) {
 				if took := time.Since(begin); took != 49*time.Second {
 					t.Errorf("ended after %v", took)
 				}
-				wantCause(t, ctx, dedupe.ErrLeaseLost)
+				wantCause(t, ctx, storeutil.ErrLeaseLost)
 			})
 		})
 	}
@@ -82,7 +82,7 @@ func TestLeaseEndsBeforeTheServers(t *testing.T) {
 	for duration, want := range map[time.Duration]time.Duration{2 * time.Second: 1800 * time.Millisecond, time.Minute: 59 * time.Second} {
 		synctest.Test(t, func(t *testing.T) {
 			begin := time.Now()
-			l, ctx := dedupe.NewLease(t.Context(), dedupe.LeaseConfig{
+			l, ctx := storeutil.NewLease(t.Context(), storeutil.LeaseConfig{
 				Duration: duration, SentAt: begin, Renew: func(context.Context) error { return errors.New("connection refused") },
 			})
 			defer l.Release(nil)
@@ -110,7 +110,7 @@ func TestStepEndsWhenTheLeaseIsLost(t *testing.T) {
 		if took := time.Since(begin); took != 59*time.Second { // the last renewal was sent at 30 s
 			t.Errorf("ended after %v", took)
 		}
-		wantCause(t, ctx, dedupe.ErrLeaseLost)
+		wantCause(t, ctx, storeutil.ErrLeaseLost)
 	})
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -124,7 +124,7 @@ func TestStepEndsWhenTheLeaseIsLost(t *testing.T) {
 		if took := time.Since(begin); took != 29*time.Second {
 			t.Errorf("stopped: ended after %v", took)
 		}
-		wantCause(t, ctx, dedupe.ErrLeaseLost)
+		wantCause(t, ctx, storeutil.ErrLeaseLost)
 	})
 }
 
@@ -152,13 +152,13 @@ func TestLeaseCountsFromTheSending(t *testing.T) {
 func TestLeaseLostByTheServersWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		l, ctx := lease(t, func(context.Context) error { return dedupe.ErrLeaseLost })
+		l, ctx := lease(t, func(context.Context) error { return storeutil.ErrLeaseLost })
 		<-ctx.Done()
 		if took := time.Since(begin); took != leaseTime/3 {
-			t.Errorf("told after %v", took)
+			t.Errorf("lost after %v", took)
 		}
-		wantCause(t, ctx, dedupe.ErrLeaseLost)
-		if err := l.Stop(); !errors.Is(err, dedupe.ErrLeaseLost) {
+		wantCause(t, ctx, storeutil.ErrLeaseLost)
+		if err := l.Stop(); !errors.Is(err, storeutil.ErrLeaseLost) {
 			t.Errorf("stop: %v", err)
 		}
 	})
@@ -184,13 +184,13 @@ func TestLeaseSurvivesAGap(t *testing.T) {
 // The claim was granted long after it was sent: it may have ended already.
 func TestLeaseThatIsOverAtTheStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l, ctx := dedupe.NewLease(t.Context(), dedupe.LeaseConfig{
+		l, ctx := storeutil.NewLease(t.Context(), storeutil.LeaseConfig{
 			Duration: leaseTime, SentAt: time.Now().Add(-leaseTime), Renew: func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 		})
-		if err := l.Err(); !errors.Is(err, dedupe.ErrLeaseLost) {
+		if err := l.Err(); !errors.Is(err, storeutil.ErrLeaseLost) {
 			t.Errorf("error %v", err)
 		}
-		wantCause(t, ctx, dedupe.ErrLeaseLost)
+		wantCause(t, ctx, storeutil.ErrLeaseLost)
 		l.Release(nil)
 	})
 }
@@ -201,7 +201,7 @@ func TestLeaseOutlivesItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		parent, cancel := context.WithCancel(context.Background())
 		var n atomic.Int64
-		l, ctx := dedupe.NewLease(parent, dedupe.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { n.Add(1); return nil }})
+		l, ctx := storeutil.NewLease(parent, storeutil.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { n.Add(1); return nil }})
 		defer l.Release(nil)
 		cancel()
 		wantCause(t, ctx, context.Canceled)

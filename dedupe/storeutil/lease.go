@@ -1,4 +1,4 @@
-package dedupe
+package storeutil
 
 import (
 	"context"
@@ -15,14 +15,13 @@ type LeaseConfig struct {
 	// SentAt is when the request that got the lease was sent. The server's lease
 	// began after that, so a local end reckoned from it comes first.
 	SentAt time.Time
-	// Renew extends the lease by Duration. An error that matches ErrLeaseLost says
+	// Renew extends the lease by Duration. An error that matches [ErrLeaseLost] says
 	// that it is not ours any more; any other that nobody knows, and Renew is called
 	// again. ctx ends when the lease does.
 	Renew func(ctx context.Context) error
 }
 
-// Lease renews a claim while it is held, and ends it in time. It is a helper for
-// stores.
+// Lease renews a claim while it is held, and ends it in time.
 //
 // It also ends by the local clock, at (sending of the last successful renewal) +
 // Duration - margin, whether or not the server answers. A process that is cut off from
@@ -129,7 +128,7 @@ func (l *Lease) Stop() error {
 
 // Release stops, and ends the context: with cause, or context.Canceled if it is nil.
 func (l *Lease) Release(cause error) {
-	_ = l.Stop() // Err tells it
+	_ = l.Stop() // Err has it
 	l.cancel(cause)
 }
 
@@ -209,7 +208,7 @@ func (l *Lease) extend(sent time.Time) {
 		return
 	}
 	// A process that was frozen between the reply and here must not revive a lease
-	// that has run out meanwhile: its end was told already, or is due.
+	// that has run out meanwhile: its end was reported already, or is due.
 	if end := sent.Add(l.cfg.Duration - l.margin); end.After(l.end) {
 		l.end = end
 	}

@@ -1,0 +1,64 @@
+package sqlrecord
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
+)
+
+// ID is the primary key of the row of k.
+func ID(k dedupe.Key) []byte {
+	sum := sha256.Sum256([]byte(k.String()))
+	return sum[:]
+}
+
+// Lock names a key among the server's advisory locks: PostgreSQL's are numbers, MySQL's
+// names. The table is put to it by the server, which knows the same one under two names,
+// so that stores of two tables don't wait for each other: see Insert, and
+// takeLock in package sqlstore.
+func Lock(id []byte) (number int64, name string) {
+	return int64(binary.BigEndian.Uint64(id)), "idem:" + hex.EncodeToString(id[:20])
+}
+
+// InsertArgs are the parameters of Insert, the first statement of a claim's transaction. One
+// row affected: it is claimed. None: there is a record, or another transaction has the claim.
+func (s Statements) InsertArgs(id []byte, k dedupe.Key, token string) []any {
+	args := []any{id, []byte(k.Namespace), []byte(k.Topic), []byte(k.Handler), []byte(k.Event), []byte(token)}
+	if s.locks {
+		number, _ := Lock(id)
+		args = append(args, number)
+	}
+	return args
+}
+
+// CommitArgs are the parameters of Commit, which makes the record of the claim's row as the
+// last statement before COMMIT. One row affected, or the transaction is not the one that
+// inserted it. outputs are joined.
+func CommitArgs(k dedupe.Key, id []byte, o dedupe.Options, outputs []byte) []any {
+	return []any{
+		o.Retention.Milliseconds(), nullable(storeutil.Digest(o.Fingerprint)), nullable(outputs), groupColumn(k.Namespace, o.Group), id, []byte(o.Token),
+	}
+}
+
+// nullable makes NULL of no bytes.
+func nullable(b []byte) any {
+	if b == nil {
+		return nil
+	}
+	return b
+}
+
+// groupColumn is what a record keeps of the group of its run: nothing where it is not
+// known, no bytes where it is named as the namespace.
+func groupColumn(namespace, group string) any {
+	switch group {
+	case "":
+		return nil
+	case namespace:
+		return []byte{}
+	}
+	return []byte(group)
+}
