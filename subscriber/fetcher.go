@@ -27,9 +27,10 @@ type fetcher struct {
 	recreate *recreator
 	handback *handback
 
-	average   int       // size of an entry
-	batch     batchSize // how many it asks for
-	isStandby bool      // it has logged so
+	average   int              // size of an entry
+	arrivals  []ledger.Arrival // room for those of one read
+	batch     batchSize        // how many it asks for
+	isStandby bool             // it has logged so
 }
 
 func (f *fetcher) run(ctx context.Context) {
@@ -99,14 +100,15 @@ func (f *fetcher) read(ctx context.Context, count int) error {
 		return f.source.idle(ctx)
 	}
 	total := 0
-	arrivals := make([]ledger.Arrival, 0, len(entries))
 	for _, e := range entries {
 		total += group.Size(e.Pairs)
-		arrivals = append(arrivals, f.decoder.arrival(e))
+		f.arrivals = append(f.arrivals, f.decoder.arrival(e))
 	}
-	arrivals[len(entries)-1].Print = fingerprint(entries[len(entries)-1].Pairs)
+	f.arrivals[len(entries)-1].Print = fingerprint(entries[len(entries)-1].Pairs)
 	f.measure(total, len(entries))
-	f.ledger.Intake.Add(arrivals, sent)
+	f.ledger.Intake.Add(f.arrivals, sent)
+	clear(f.arrivals)
+	f.arrivals = f.arrivals[:0]
 	return nil
 }
 
