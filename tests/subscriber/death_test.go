@@ -34,7 +34,7 @@ func awaitLine(t testing.TB, client redis.UniversalClient, topic string, match f
 	return found
 }
 
-// Scenario 35: frozen beyond MinIdle, taken over, thawed.
+// A process is frozen beyond MinIdle, its entry is taken over, and it is thawed.
 func TestFrozenConsumer(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -86,7 +86,7 @@ func TestFrozenConsumer(t *testing.T) {
 	})
 }
 
-// Scenario 36: a message that kills its process goes to the dead letters alone, after at
+// A message that kills its process goes to the dead letters alone, after at
 // most one hand-out more than allowed; its neighbours don't.
 func TestProcessKillerConvictsOnlyItself(t *testing.T) {
 	t.Parallel()

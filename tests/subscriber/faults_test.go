@@ -56,7 +56,7 @@ func newLogged(t testing.TB, client redis.UniversalClient, logger watermill.Logg
 	return s
 }
 
-// Scenario 38.
+// The stream is deleted during a blocked read, and published to again.
 func TestStreamDeletedDuringBlockedRead(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -159,7 +159,7 @@ func TestGroupDestroyed(t *testing.T) {
 	})
 }
 
-// Scenario 46.
+// The reply of a read is lost: nothing stays pending unseen, and the order holds.
 func TestReplyOfGroupReadLost(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -237,7 +237,7 @@ func TestRepliesLostAtRandom(t *testing.T) {
 	}
 }
 
-// Scenario 45.
+// The server is down for half a minute: few log lines, and it flows again soon.
 func TestServerStopped(t *testing.T) {
 	t.Parallel()
 	down := 30 * time.Second
@@ -318,7 +318,7 @@ func TestRestartUnderTraffic(t *testing.T) {
 	wantPending(t, s.Client(), topic, "billing", 0)
 }
 
-// Scenario 44, as far as the subscriber goes: what was acknowledged on a primary that
+// An acknowledgement is lost with a failover: what was acknowledged on a primary that
 // is lost with its acknowledgement comes again.
 func TestAckLostWithFailover(t *testing.T) {
 	t.Parallel()

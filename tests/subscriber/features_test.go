@@ -219,7 +219,7 @@ func TestLargeEntries(t *testing.T) {
 	client.Del(context.Background(), topic, subscriber.DeadLetterTopic(topic))
 }
 
-// Scenario 47, and every script on a cluster.
+// Topics with braces, and every script, on a cluster.
 func TestClusterAndBraces(t *testing.T) {
 	t.Parallel()
 	cluster := testserver.StartCluster(t, testserver.Redis86)

@@ -29,7 +29,7 @@ func pendingRows(t testing.TB, client redis.UniversalClient, topic string) []red
 	return rows
 }
 
-// Scenario 34.
+// A handler takes four times MinIdle, with one consumer and with three: one delivery.
 func TestHandlerSlowerThanMinIdle(t *testing.T) {
 	t.Parallel()
 	for _, consumers := range []int{1, 3} {
@@ -87,7 +87,7 @@ func wantRefused(t testing.TB, lost *observe.Events[subscriber.OwnershipEvent]) 
 	})
 }
 
-// Scenario 35, cut off: the handler's context ends by its own clock before another
+// A consumer is cut off from the server: the handler's context ends by its own clock before another
 // consumer may start. Then its acknowledgement is refused.
 func TestCutOffConsumerEndsByItsOwnClock(t *testing.T) {
 	t.Parallel()
@@ -171,7 +171,7 @@ func TestLateAckIsRefused(t *testing.T) {
 	})
 }
 
-// Scenario 35: the entry is taken over while the consumer lives (its clock and the
+// The entry is taken over while the consumer lives (its clock and the
 // other's disagree, or an operator moved it). Nothing is stolen back.
 func TestTakenOverWhileAlive(t *testing.T) {
 	t.Parallel()
@@ -212,7 +212,7 @@ func TestTakenOverWhileAlive(t *testing.T) {
 	})
 }
 
-// Scenario 39, the takeover: what a dead consumer has read goes to another.
+// What a dead consumer has read goes to another.
 func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -255,7 +255,7 @@ func TestDeadConsumersEntriesGoToAnother(t *testing.T) {
 	})
 }
 
-// Scenario 39, the bound on consumers.
+// However often a service restarts, its group has few consumers.
 func TestThousandRestarts(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis70)
 	client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
@@ -309,7 +309,7 @@ func TestThousandRestarts(t *testing.T) {
 	wantPending(t, client, topic, "billing", 0)
 }
 
-// Scenario 40.
+// Entries are trimmed while they are pending: counted as lost, and no loop.
 func TestEntriesTrimmedWhilePending(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -367,7 +367,7 @@ func TestEntriesTrimmedWhilePending(t *testing.T) {
 	})
 }
 
-// Scenario 41: what is trimmed before the group has read it is counted.
+// What is trimmed before the group has read it is counted.
 func TestTrimmedUnreadIsCounted(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -399,7 +399,7 @@ func TestTrimmedUnreadIsCounted(t *testing.T) {
 	})
 }
 
-// Scenario 41: with KeepUnacked nothing unread is trimmed.
+// With KeepUnacked nothing unread is trimmed.
 func TestKeepUnackedTrimsNothingUnread(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	s.As(t).Needs("XACKDEL")

@@ -44,7 +44,7 @@ func wantDeadLetters(t testing.TB, client redis.UniversalClient, topic string, n
 	return list
 }
 
-// Scenario 33.
+// An entry that can't be decoded becomes a dead letter; those around it arrive.
 func TestUndecodableBetweenTwoGoodOnes(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic, ctx := s.Client(), testserver.Topic(t), context.Background()
@@ -97,7 +97,8 @@ func TestUndecodableBetweenTwoGoodOnes(t *testing.T) {
 	})
 }
 
-// Scenario 36, the handler that always fails.
+// A handler that always fails: other messages flow, and after exactly MaxDeliveries it is
+// a dead letter, across restarts as well.
 func TestAlwaysFailingHandler(t *testing.T) {
 	t.Parallel()
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
@@ -157,7 +158,7 @@ func TestAlwaysFailingHandler(t *testing.T) {
 	})
 }
 
-// Scenario 36: a handler that always fails costs no more than its backoff.
+// A handler that always fails costs no more than its backoff.
 func TestNackIsNoHotLoop(t *testing.T) {
 	t.Parallel()
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
@@ -175,7 +176,7 @@ func TestNackIsNoHotLoop(t *testing.T) {
 	}
 }
 
-// Scenario 37.
+// What a redelivery has of the Subscribe context and of the attempt before.
 func TestContextAndMetadataOnRedelivery(t *testing.T) {
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
 	type key struct{}

@@ -23,7 +23,7 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// Scenario 32.
+// A Router ends with three messages in hand: each is handled once, and nothing is left.
 func TestShutdownWithWorkInHand(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	ends := map[string]func(*message.Router, context.CancelFunc) error{
@@ -247,7 +247,7 @@ func TestEndWaitsForTheBlockedRead(t *testing.T) {
 	})
 }
 
-// Scenario 42, and the other ways to end: no goroutine is left.
+// No way to end a subscription leaves a goroutine.
 func TestNothingLeaks(t *testing.T) {
 	s := testserver.Start(t, testserver.Redis86)
 	client := s.Client()
@@ -349,7 +349,7 @@ func handedBack(t testing.TB, client redis.UniversalClient, topic string) int {
 	return len(p)
 }
 
-// Scenario 43.
+// Whoever is closed leaves the client, and a shared publisher, usable.
 func TestSharedClientStaysUsable(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
