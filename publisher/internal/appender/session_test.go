@@ -21,7 +21,7 @@ func TestLayoutOfNobodyIsRefused(t *testing.T) {
 	for _, l := range []Layout{{}, {Mode: Auto, Shards: 1}, {Mode: IDMP}, {Mode: Latch}, {Mode: IDMPAuto, Shards: -1}, {Mode: 9, Shards: 1}} {
 		topic := New(&Config{Client: client, ProducerID: "p"}, "orders", Settings{}, nil)
 		st := &Session{stream: topic, layout: l}
-		if _, err := st.Append(t.Context(), []*batch.Item{{ProducerID: "p", UUID: "u"}}); !errors.Is(err, ErrLayout) {
+		if _, err := st.Append(t.Context(), []*batch.Item{{ProducerID: "p", Entry: batch.Entry{UUID: "u"}}}); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v: sent, with %v", l, err)
 		}
 		if _, err := topic.settled(st); !errors.Is(err, ErrLayout) {

@@ -5,6 +5,21 @@ import (
 	"time"
 )
 
+// Entry is what is appended.
+type Entry struct {
+	// UUID, Metadata and Payload are the values of the default format; Fields, where it is
+	// set, takes their place.
+	UUID, Metadata, Payload string
+	Fields                  []any
+	Size                    int   // in bytes
+	Trim                    []any // trimming clause of a decorated publisher; nil: the stream's
+
+	// Print is the fingerprint where Printed, since it may be empty; else it is that of
+	// the payload, made when needed.
+	Print   []byte
+	Printed bool
+}
+
 // Item is one message on its way, encoded. It shares nothing with the caller's
 // message, which the caller may change as soon as the call has returned.
 type Item struct {
@@ -13,16 +28,7 @@ type Item struct {
 	Producer          string // without shard
 	Child             bool   // the key is a child key
 
-	// The entry: in the default format its three values, else Fields.
-	UUID, Metadata, Payload string
-	Fields                  []any
-	Size                    int   // of the entry, in bytes
-	Trim                    []any // trimming clause of a decorated publisher; nil: the stream's
-
-	// Print is the fingerprint where Printed, since it may be empty; else it is that of
-	// the payload, made when needed.
-	Print   []byte
-	Printed bool
+	Entry
 
 	// ProducerID and Mode are those that the item was last sent under; see
 	// [Session.Address].
