@@ -102,7 +102,7 @@ type Config struct {
 	ReplicaTimeout time.Duration
 
 	// RetryFor bounds how long a batch is sent again, under the same IDs, when the server
-	// is out of reach or refuses for now (loading, out of memory, a slot on the move), and
+	// is unavailable or refuses commands for now (loading, out of memory, a slot on the move), and
 	// how long it waits for a connection of the client's pool; 0 means 10 s. It bounds the
 	// wait for a reply, too, if the client has ContextTimeoutEnabled; else that may take the
 	// client's ReadTimeout more. A caller's context may end the call earlier.

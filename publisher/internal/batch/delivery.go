@@ -65,7 +65,7 @@ func (d *delivery) run(parts []part) {
 			d.stale, d.failures = false, 0
 			continue
 		}
-		err, class := d.classify(err)
+		class, err := d.classify(err)
 		if class == Final && len(group) == 1 {
 			failAll(group, err)
 			continue
@@ -101,7 +101,7 @@ func (d *delivery) run(parts []part) {
 
 // classify says what an error means. Where it says only that time was up, the one before
 // takes its place.
-func (d *delivery) classify(err error) (error, Class) {
+func (d *delivery) classify(err error) (Class, error) {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = cmp.Or(d.reason, fmt.Errorf("%w: %w", errNoConnection, err))
 	}
@@ -109,7 +109,7 @@ func (d *delivery) classify(err error) (error, Class) {
 	if class != Final {
 		d.reason = err
 	}
-	return err, class
+	return class, err
 }
 
 // wait pauses until the next try. The error says why there is none.
