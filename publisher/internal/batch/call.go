@@ -16,6 +16,7 @@ type Call struct {
 	begun    time.Time
 	ctx      context.Context //nolint:containedctx // the caller's: a sender takes the values, see Runner.context
 	one      [1]Item         // room for the items of most calls
+	oneOpen  [1]*Item        // and for the list of those that are sent
 	observer Observer
 
 	mu        sync.Mutex
@@ -61,7 +62,7 @@ func (c *Call) leave(cause error, collect func(i int, r Result)) {
 // resultOf makes the result of an outcome.
 func (it *Item) resultOf(o Outcome) Result {
 	return Result{
-		Outcome: o, ProducerID: it.ProducerID, Mode: it.Mode, Attempts: it.attempts,
+		Outcome: o, ProducerID: it.ProducerID, Mode: it.Mode, Attempts: int(it.attempts),
 		Resent: o.Known && it.lost, Duration: time.Since(it.call.begun),
 	}
 }

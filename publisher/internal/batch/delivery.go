@@ -136,7 +136,10 @@ func (d *delivery) try(parts []part) error {
 		size += p.end - p.start
 	}
 	window := session.Window()
-	items := make([]*Item, 0, size)
+	items := parts[0].call.oneOpen[:0]
+	if size > 1 {
+		items = make([]*Item, 0, size)
+	}
 	for _, p := range parts {
 		items = p.send(session, window, items)
 	}

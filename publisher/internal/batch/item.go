@@ -35,15 +35,15 @@ type Item struct {
 	ProducerID string
 	Mode       uint8
 
+	lost     bool // the reply of an earlier try was lost; the sender's own
+	done     bool
+	attempts int32
+	first    time.Time // when it was sent first; the sender's own
+	call     *Call
+	result   Result // once it is done
+
 	// Own is the caller's, and not looked at here.
 	Own any
-
-	call     *Call
-	lost     bool      // the reply of an earlier try was lost; the sender's own
-	first    time.Time // when it was sent first; the sender's own
-	attempts int
-	done     bool
-	result   Result // once it is done
 }
 
 // Lost reports whether an earlier try of the item may have been written without a reply:
@@ -69,15 +69,15 @@ const (
 type Outcome struct {
 	Known   bool // false: the item must be sent again
 	Verdict Verdict
-	EntryID string
-	Age     time.Duration // of the original
-	// Differs means that the original has other content, Field where, if that is known.
-	Differs bool
-	Field   string
 	// Own means that the original looks like the item itself, so that it is its own first
 	// try if the reply of that was lost.
 	Own bool
-	Err error
+	// Differs means that the original has other content, Field where, if that is known.
+	Differs bool
+	Field   string
+	EntryID string
+	Age     time.Duration // of the original
+	Err     error
 }
 
 // Conflicts reports that the outcome is a conflict: the original has other content. Under a
@@ -90,8 +90,8 @@ type Result struct {
 	Outcome
 	ProducerID string
 	Mode       uint8
-	Attempts   int
 	Resent     bool
+	Attempts   int
 	Duration   time.Duration
 }
 
