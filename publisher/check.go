@@ -121,7 +121,7 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 	if err := c.checkServer(ctx, key); err != nil {
 		faults = append(faults, err)
 	}
-	if size := poolSize(cfg.Client); size > 0 && size < r.Connections {
+	if size, _ := optionsOf(cfg.Client); size > 0 && size < r.Connections {
 		r.warn("The client's pool has %d connections; %d topics need up to %d.", size, len(topics), r.Connections)
 	}
 	return r, errors.Join(faults...)
@@ -129,16 +129,6 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 
 func (r *Report) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
-}
-
-func poolSize(client redis.UniversalClient) int {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().PoolSize
-	case *redis.ClusterClient:
-		return c.Options().PoolSize
-	}
-	return 0
 }
 
 // checker fills a report.

@@ -80,8 +80,8 @@ type Config struct {
 
 	// Maxlens and DefaultMaxlen trim streams to about so many entries (MAXLEN ~), as
 	// in watermill-redisstream: a topic that is not in Maxlens has DefaultMaxlen, and 0 is
-	// no limit, in either. Negative values are refused; there one in Maxlens stands for
-	// DefaultMaxlen, here such a topic is left out.
+	// no limit, in either. A negative value is refused; watermill-redisstream takes one in
+	// Maxlens for DefaultMaxlen, for which the topic is left out here.
 	Maxlens       map[string]int64
 	DefaultMaxlen int64
 	// MaxAge trims entries that are older, by the server's clock, to about a

@@ -55,21 +55,26 @@ func newEngine(cfg Config, logger watermill.LoggerAdapter, keepSent bool) *engin
 		logger = watermill.NopLogger{}
 	}
 	e := &engine{cfg: cfg, streams: cfg.streams(), logger: logger, keepSent: keepSent, topics: make(map[string]*topic)}
-	e.runner = batch.NewRunner(batch.Config{RetryFor: cfg.RetryFor, Classify: appender.Classify, Bounded: hasTimeouts(cfg.Client)})
+	_, bounded := optionsOf(cfg.Client)
+	e.runner = batch.NewRunner(batch.Config{RetryFor: cfg.RetryFor, Classify: appender.Classify, Bounded: bounded})
 	if looks := ofOneInstance(cfg.ProducerID); looks != "" {
 		logger.Error("Config.ProducerID "+looks+"; name the service instead", errOfOneInstance, watermill.LogFields{"producer_id": cfg.ProducerID})
 	}
 	return e
 }
 
-func hasTimeouts(client redis.UniversalClient) bool {
+// optionsOf returns what is known of a client: how many connections its pool has, and
+// whether it bounds how long a command takes.
+func optionsOf(client redis.UniversalClient) (poolSize int, bounded bool) {
 	switch c := client.(type) {
 	case *redis.Client:
-		return c.Options().ReadTimeout > 0 && c.Options().WriteTimeout > 0
+		o := c.Options()
+		return o.PoolSize, o.ReadTimeout > 0 && o.WriteTimeout > 0
 	case *redis.ClusterClient:
-		return c.Options().ReadTimeout > 0 && c.Options().WriteTimeout > 0
+		o := c.Options()
+		return o.PoolSize, o.ReadTimeout > 0 && o.WriteTimeout > 0
 	}
-	return false
+	return 0, false
 }
 
 func (e *engine) newTopic(name string) *topic {
