@@ -96,7 +96,7 @@ func (e *engine) events(topic string) *events {
 func (e *engine) acquire(name string, now time.Time) *topic {
 	t, idle := e.find(name, now)
 	for _, t := range idle { // without the lock: hooks may publish
-		t.stream.LastWord()
+		t.stream.FlushOverflow()
 	}
 	return t
 }
@@ -143,7 +143,7 @@ func (e *engine) close() error {
 		topics := slices.Collect(maps.Values(e.topics))
 		e.mu.Unlock()
 		for _, t := range topics {
-			t.stream.LastWord()
+			t.stream.FlushOverflow()
 		}
 	}()
 	return e.runner.Close()

@@ -16,7 +16,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
-// errOfOneInstance: the ProducerID looks like the name of one instance of the service.
+// errOfOneInstance means that the ProducerID looks like the name of one instance of the service.
 var errOfOneInstance = errors.New("the ProducerID must be the same in all instances and after a restart, or each of them adds an event once")
 
 // Forms of IDs that are made for one instance, or for one start of it.

@@ -54,7 +54,7 @@ func (st *Session) Append(ctx context.Context, items []*batch.Item) ([]batch.Out
 }
 
 // conclude completes the outcomes that the replies of a transaction gave: items
-// without a reply, the originals of duplicates, and the word of WAIT. err is that
+// without a reply, the originals of duplicates, and what WAIT confirmed. err is that
 // of the transaction.
 func (st *Session) conclude(ctx context.Context, items []*batch.Item, outcomes []batch.Outcome, duplicates []int, confirmed, err error) ([]batch.Outcome, error) {
 	if err != nil && Classify(err) == batch.Ambiguous {

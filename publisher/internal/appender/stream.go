@@ -64,8 +64,8 @@ type Stream struct {
 	mu      sync.Mutex
 	current *Session // nil while the stream is not set up
 
-	settingUp      chan struct{} // has who sets up
-	reportedWindow Window        // to the observer; of who sets up
+	settingUp      chan struct{} // a semaphore: one caller sets up
+	reportedWindow Window        // to the observer; guarded by settingUp
 	reportedLayout Layout
 
 	overflow overflow
@@ -142,8 +142,8 @@ func (s *Stream) report(st *Session) {
 	}
 }
 
-// LastWord reports what the pause between two reports of an overflow has held back.
-func (s *Stream) LastWord() {
+// FlushOverflow reports what the pause between two reports of an overflow has held back.
+func (s *Stream) FlushOverflow() {
 	if evicted := s.overflow.rest(); evicted > 0 {
 		var effective Window
 		if st := s.known(); st != nil {

@@ -15,16 +15,16 @@ func (o *observer) LayoutDiffers(Layout, Layout)                  {}
 func (o *observer) WindowKnown(Layout, Window, server.Info, bool) {}
 func (o *observer) Overflowed(_ Window, evicted int64)            { o.evicted = append(o.evicted, evicted) }
 
-// The last word has what the pause between two reports has held back, once.
-func TestLastWord(t *testing.T) {
+// FlushOverflow reports what the pause between two reports has held back, once.
+func TestFlushOverflow(t *testing.T) {
 	o := new(observer)
 	s := New(new(Config), "orders", Settings{Window: Window{Duration: time.Minute}}, o)
-	s.LastWord()
+	s.FlushOverflow()
 	now := time.Now()
 	s.overflow.report(now, 100, server.StreamInfo{IIDsAdded: 10_100, IIDsTracked: 10_000})
 	s.overflow.report(now.Add(time.Second), 130, server.StreamInfo{IIDsAdded: 10_130, IIDsTracked: 10_000})
-	s.LastWord()
-	s.LastWord()
+	s.FlushOverflow()
+	s.FlushOverflow()
 	if len(o.evicted) != 1 || o.evicted[0] != 30 {
 		t.Errorf("reported %v, want 30 once", o.evicted)
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // transact sends cmds as MULTI … EXEC to the master of the topic. The first command
-// must be a server.Command, so that go-redis sends the whole only once. confirmed is
-// the word of WAIT, where replicas are asked for. The error is that of the first
+// must be a server.Command, so that go-redis sends the whole only once. confirmed says
+// why replicas did not confirm it, where they must. The error is that of the first
 // command that has one; redis.Nil is none.
 func transact(ctx context.Context, config *Config, topic string, cmds []redis.Cmder) (confirmed, err error) {
 	if config.MinReplicas > 0 {
