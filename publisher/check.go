@@ -15,6 +15,8 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
 // Report is what [Publisher.Check] found. It writes nothing.
@@ -37,7 +39,7 @@ type Report struct {
 // TopicReport is what Check found about one topic.
 type TopicReport struct {
 	Topic string
-	// Exists tells whether the stream does, Made whether the layout record does.
+	// Exists reports whether the stream does, Made whether the layout record does.
 	// Without it, Layout and Window are what the first publish will make.
 	Exists, Made bool
 	Layout       Layout
@@ -87,24 +89,22 @@ func (r Report) Lasts(perSecond float64) time.Duration {
 // client heeds contexts, if that is a *redis.Client or *redis.ClusterClient: it asks over
 // connections of its own.
 func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error) {
-	e := p.engine
 	if p.closed.Load() {
 		return Report{}, ErrClosed
 	}
-	client, done := preflight.Bounded(e.client)
+	cfg := &p.engine.cfg
+	client, done := preflight.Bounded(cfg.Client)
 	defer done()
-	e = newEngine(e.cfg, e.logger)
-	e.client = client
-	defer e.stop()
-	r := Report{MaxmemoryPolicy: "unknown", Persistence: "unknown", Connections: flights*len(topics) + 1}
+	r := Report{MaxmemoryPolicy: "unknown", Persistence: "unknown", Connections: batch.Senders*len(topics) + 1}
+	c := checker{cfg: cfg, streams: cfg.streams(), client: client, report: &r}
+	c.streams.Client = client
 	var faults []error
 	for _, name := range topics {
 		if err := checkTopic(name); err != nil {
 			faults = append(faults, err)
 			continue
 		}
-		t := newTopic(e, name)
-		tr, info, err := t.check(ctx, &r)
+		tr, info, err := c.topic(name).check(ctx)
 		if err != nil {
 			faults = append(faults, fmt.Errorf("topic %q: %w", name, err))
 		}
@@ -113,17 +113,17 @@ func (p *Publisher) Check(ctx context.Context, topics ...string) (Report, error)
 			r.Server = info.String()
 		}
 	}
-	if looks := ofOneInstance(e.cfg.ProducerID); looks != "" {
-		r.warn("The ProducerID %q %s: %v. Name the service instead.", e.cfg.ProducerID, looks, errOfOneInstance)
+	if looks := ofOneInstance(cfg.ProducerID); looks != "" {
+		r.warn("The ProducerID %q %s: %v. Name the service instead.", cfg.ProducerID, looks, errOfOneInstance)
 	}
 	key := "idempotent"
 	if len(topics) > 0 {
 		key = topics[0]
 	}
-	if err := e.checkServer(ctx, key, &r); err != nil {
+	if err := c.checkServer(ctx, key); err != nil {
 		faults = append(faults, err)
 	}
-	preflight.Pool(e.cfg.Client, r.Connections, fmt.Sprintf("%d topics need up to", len(topics)), r.warn)
+	preflight.Pool(cfg.Client, r.Connections, fmt.Sprintf("%d topics need up to", len(topics)), r.warn)
 	return r, errors.Join(faults...)
 }
 
@@ -131,77 +131,101 @@ func (r *Report) warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
-func (t *topic) check(ctx context.Context, r *Report) (TopicReport, server.Info, error) {
+// checker fills a report.
+type checker struct {
+	cfg     *Config
+	streams appender.Config
+	client  redis.UniversalClient
+	report  *Report
+}
+
+// topicChecker looks at one topic.
+type topicChecker struct {
+	*checker
+	name     string
+	settings Topic
+	maxlen   int64
+	stream   *appender.Stream
+}
+
+func (c *checker) topic(name string) *topicChecker {
+	settings, maxlen := c.cfg.forTopic(name)
+	// Nothing is set up or appended, so there is nothing to observe.
+	stream := appender.New(&c.streams, name, settings.ofStream(maxlen), nil)
+	return &topicChecker{checker: c, name: name, settings: settings, maxlen: maxlen, stream: stream}
+}
+
+func (t *topicChecker) check(ctx context.Context) (TopicReport, server.Info, error) {
+	r := t.report
 	tr := TopicReport{Topic: t.name}
-	info, err := server.Probe(ctx, t.engine.client, rediskey.LayoutKey(t.name))
-	mode := t.engine.cfg.Mode // as far as it is known to a user who may not even ask the server what it can do
+	info, err := server.Probe(ctx, t.client, rediskey.LayoutKey(t.name))
+	var layout appender.Layout
+	mode := t.streams.Mode // as far as it is known to a user who may not even ask the server what it can do
 	switch {
 	case err == nil:
-		tr.Layout = t.wanted(info)
-		mode = tr.Layout.Mode
+		layout = t.stream.Wanted(info)
+		tr.Layout, mode = layoutOf(layout), layout.Mode
 	case !server.IsRefusedByACL(err):
 		return tr, info, err
 	}
-	missing, askErr := t.missingRights(ctx, mode, r)
+	missing, askErr := t.stream.MissingRights(ctx, mode, r.warn)
 	if tr.Missing = missing; askErr != nil {
 		return tr, info, askErr
 	}
 	if len(tr.Missing) > 0 {
 		if err == nil {
-			err = t.usable(tr.Layout, info)
+			err = t.stream.Usable(layout, info)
 		}
-		return tr, info, errors.Join(t.lacks(tr.Missing), err)
+		return tr, info, errors.Join(t.stream.Lacks(tr.Missing), err)
 	}
 	if err != nil {
-		return tr, info, t.explain(err)
+		return tr, info, t.stream.Explain(err)
 	}
-	record, err := t.engine.client.HGetAll(ctx, rediskey.LayoutKey(t.name)).Result()
+	found, err := appender.ReadLayout(ctx, t.client, t.name)
 	if err != nil {
-		return tr, info, t.explain(err)
+		return tr, info, t.stream.Explain(err)
 	}
-	layout, err := parseLayout(record)
-	if err != nil {
-		return tr, info, err
-	}
-	if tr.Made = layout.Mode != Auto; tr.Made {
-		if wanted := t.wanted(server.Info{IDMP: layout.Mode != Latch}); wanted.Mode != layout.Mode || wanted.Shards != layout.Shards {
+	if tr.Made = found.Mode != appender.Auto; tr.Made {
+		if wanted := t.stream.Wanted(server.Info{IDMP: found.Mode != appender.Latch}); wanted.Mode != found.Mode || wanted.Shards != found.Shards {
 			r.warn("Topic %q has the layout %v with %d shards, the configuration asks for %v with %d; the layout is obeyed.",
-				t.name, layout.Mode, layout.Shards, wanted.Mode, wanted.Shards)
+				t.name, found.Mode, found.Shards, wanted.Mode, wanted.Shards)
 		}
-		tr.Layout = layout
+		layout = found
+		tr.Layout = layoutOf(layout)
 	}
-	stream, exists, err := server.ReadStreamInfo(ctx, t.engine.client, t.name)
+	stream, exists, err := server.ReadStreamInfo(ctx, t.client, t.name)
 	if err != nil {
-		return tr, info, t.explain(err)
+		return tr, info, t.stream.Explain(err)
 	}
 	if tr.Exists = exists; exists {
-		t.checkTraps(ctx, stream, tr.Layout, r)
+		t.checkTraps(ctx, stream, tr.Layout)
 	}
-	t.checkWindow(&tr, stream, r)
-	if err := t.checkTrimming(ctx, &tr, r); err != nil {
+	t.checkWindow(&tr, layout, stream)
+	if err := t.checkTrimming(ctx, tr.Exists); err != nil {
 		return tr, info, err
 	}
-	return tr, info, t.usable(tr.Layout, info)
+	return tr, info, t.stream.Usable(layout, info)
 }
 
 // checkWindow works out the window as the next set-up would leave it.
-func (t *topic) checkWindow(tr *TopicReport, stream server.StreamInfo, r *Report) {
-	duration, maxSize := int64(tr.Layout.Duration/time.Second), int64(maxShardEntries)
+func (t *topicChecker) checkWindow(tr *TopicReport, layout appender.Layout, stream server.StreamInfo) {
+	r, wanted := t.report, t.settings.Window
+	duration, maxSize := int64(layout.Duration/time.Second), int64(appender.MaxShardEntries)
 	if stream.IIDsTracked > 0 {
 		duration, maxSize = stream.IDMPDuration, stream.IDMPMaxSize
 	}
-	if tr.Layout.Mode != Latch && (duration != int64(t.cfg.Window.Duration/time.Second) || maxSize != maxShardEntries) {
+	if layout.Mode != appender.Latch && (duration != int64(wanted.Duration/time.Second) || maxSize != appender.MaxShardEntries) {
 		r.warn("Topic %q has a window of %d s and %d ids a producer, the configuration asks for %v; it stays, since changing "+
-			"it would forget %d keys.", t.name, duration, maxSize, t.cfg.Window.Duration, stream.IIDsTracked)
+			"it would forget %d keys.", t.name, duration, maxSize, wanted.Duration, stream.IIDsTracked)
 	}
-	tr.Window = effectiveWindow(tr.Layout, duration, maxSize, t.cfg.Window)
-	if tr.Layout.Mode == Latch {
-		tr.Memory = int64(t.cfg.Window.Entries) * latchBytes
-	} else {
-		tr.Memory = int64(tr.Window.Entries) * idmpBytes
-		if tr.Window.Entries < t.cfg.Window.Entries {
-			r.warn("Topic %q remembers %d keys, the configuration asks for %d.", t.name, tr.Window.Entries, t.cfg.Window.Entries)
-		}
+	tr.Window = Window(appender.EffectiveWindow(layout, duration, maxSize, appender.Window(wanted)))
+	if layout.Mode == appender.Latch {
+		tr.Memory = int64(wanted.Entries) * latchBytes
+		return
+	}
+	tr.Memory = int64(tr.Window.Entries) * idmpBytes
+	if tr.Window.Entries < wanted.Entries {
+		r.warn("Topic %q remembers %d keys, the configuration asks for %d.", t.name, tr.Window.Entries, wanted.Entries)
 	}
 }
 
@@ -209,19 +233,20 @@ func (t *topic) checkWindow(tr *TopicReport, stream server.StreamInfo, r *Report
 // call the group forgotten.
 const idleGroup = 24 * time.Hour
 
-func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) error {
-	if !t.engine.cfg.KeepUnacked || (t.maxlen <= 0 && t.cfg.MaxAge <= 0) {
+func (t *topicChecker) checkTrimming(ctx context.Context, exists bool) error {
+	r := t.report
+	if !t.cfg.KeepUnacked || t.maxlen == 0 && t.settings.MaxAge == 0 {
 		return nil
 	}
 	probe := server.NewCommand(ctx, 1, "xadd", rediskey.LayoutKey(t.name), "nomkstream", "acked", "maxlen", "~", 1, "*", "probe", "probe")
-	if err := t.engine.client.Process(ctx, probe); err != nil && !errors.Is(err, redis.Nil) && !isWrongType(err) {
+	if err := t.client.Process(ctx, probe); err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return fmt.Errorf("%w: KeepUnacked needs Redis 8.2 or newer: %w", ErrModeUnsupported, err)
 	}
-	if !tr.Exists {
+	if !exists {
 		r.warn("Topic %q has no consumer group yet: KeepUnacked protects nothing until there is one.", t.name)
 		return nil
 	}
-	groups, err := t.engine.client.XInfoGroups(ctx, t.name).Result()
+	groups, err := t.client.XInfoGroups(ctx, t.name).Result()
 	if err != nil {
 		return err
 	}
@@ -229,7 +254,7 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 		r.warn("Topic %q has no consumer group: KeepUnacked protects nothing until there is one.", t.name)
 	}
 	for _, g := range groups {
-		consumers, err := t.engine.client.XInfoConsumers(ctx, t.name, g.Name).Result()
+		consumers, err := t.client.XInfoConsumers(ctx, t.name, g.Name).Result()
 		if err != nil {
 			return err
 		}
@@ -243,25 +268,27 @@ func (t *topic) checkTrimming(ctx context.Context, tr *TopicReport, r *Report) e
 
 // checkServer looks at what endangers the whole server's memory of keys. The error is
 // that too few replicas are connected.
-func (e *engine) checkServer(ctx context.Context, key string, r *Report) error {
-	r.MaxmemoryPolicy = cmp.Or(preflight.Eviction(ctx, e.client, key,
+func (c *checker) checkServer(ctx context.Context, key string) error {
+	r := c.report
+	r.MaxmemoryPolicy = cmp.Or(preflight.Eviction(ctx, c.client, key,
 		"streams, layouts and latches, and with them what keeps events from being added twice", r.warn), r.MaxmemoryPolicy)
-	e.checkPersistence(ctx, key, r)
-	if e.cfg.MinReplicas == 0 {
+	c.checkPersistence(ctx, key)
+	if c.cfg.MinReplicas == 0 {
 		return nil
 	}
-	info, err := server.InfoSection(ctx, e.client, key, "replication")
+	info, err := server.InfoSection(ctx, c.client, key, "replication")
 	if err != nil {
 		return nil //nolint:nilerr // a user who may not ask learns it from the first publish
 	}
-	if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < e.cfg.MinReplicas {
-		return fmt.Errorf("%w: MinReplicas is %d, and %d replicas are connected", ErrNotReplicated, e.cfg.MinReplicas, n)
+	if n, err := strconv.Atoi(info["connected_slaves"]); err == nil && n < c.cfg.MinReplicas {
+		return fmt.Errorf("%w: MinReplicas is %d, and %d replicas are connected", ErrNotReplicated, c.cfg.MinReplicas, n)
 	}
 	return nil
 }
 
-func (e *engine) checkPersistence(ctx context.Context, key string, r *Report) {
-	persistence, err := server.InfoSection(ctx, e.client, key, "persistence")
+func (c *checker) checkPersistence(ctx context.Context, key string) {
+	r := c.report
+	persistence, err := server.InfoSection(ctx, c.client, key, "persistence")
 	if err != nil || persistence["aof_enabled"] == "" {
 		r.warn("The server's persistence is unknown: %s.", server.WhyNoInfo(err))
 		return
@@ -270,7 +297,7 @@ func (e *engine) checkPersistence(ctx context.Context, key string, r *Report) {
 	if persistence["aof_enabled"] == "1" {
 		kinds = append(kinds, "append-only file")
 	}
-	if node, err := server.Node(ctx, e.client, key); err == nil {
+	if node, err := server.Node(ctx, c.client, key); err == nil {
 		if save, err := node.ConfigGet(ctx, "save").Result(); err == nil && save["save"] != "" {
 			kinds = append(kinds, "snapshots")
 		}

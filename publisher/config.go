@@ -1,6 +1,7 @@
 package publisher
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 )
 
 // Defaults of [Config].
@@ -78,8 +80,9 @@ type Config struct {
 	MaxPayload int
 
 	// Maxlens and DefaultMaxlen trim streams to about so many entries (MAXLEN ~), as
-	// in watermill-redisstream: 0 means unlimited, and a negative value in Maxlens
-	// means DefaultMaxlen.
+	// in watermill-redisstream: a topic that is not in Maxlens has DefaultMaxlen, and 0 is
+	// no limit, in either. A negative value is refused; watermill-redisstream takes one in
+	// Maxlens for DefaultMaxlen, for which the topic is left out here.
 	Maxlens       map[string]int64
 	DefaultMaxlen int64
 	// MaxAge trims entries that are older, by the server's clock, to about a
@@ -100,7 +103,7 @@ type Config struct {
 	ReplicaTimeout time.Duration
 
 	// RetryFor bounds how long a batch is sent again, under the same IDs, when the server
-	// is out of reach or refuses for now (loading, out of memory, a slot on the move), and
+	// is unavailable or refuses commands for now (loading, out of memory, a slot on the move), and
 	// how long it waits for a connection of the client's pool; 0 means 10 s. It bounds the
 	// wait for a reply, too, if the client has ContextTimeoutEnabled; else that may take the
 	// client's ReadTimeout more. A caller's context may end the call earlier.
@@ -119,121 +122,146 @@ type Topic struct {
 	MaxAge      time.Duration
 }
 
+// faults collects what is wrong with a configuration.
+type faults []error
+
+func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
+
+func (f *faults) source(name string, s eventkey.Source) {
+	if s == nil {
+		return
+	}
+	if err := eventkey.Validate(s); err != nil {
+		f.add("%s: %w", name, err)
+	}
+}
+
+func (f *faults) fingerprint(name string, p eventkey.Fingerprint) {
+	if err := identity.ValidateFingerprint(p); err != nil {
+		f.add("%s: %w", name, err)
+	}
+}
+
+// negative refuses a value below 0; hint says what to do, if there is a choice.
+func (f *faults) negative(name string, value int64, hint string) {
+	if value < 0 {
+		f.add("%s %d is negative%s", name, value, hint)
+	}
+}
+
+func (f *faults) negativeDuration(name string, d time.Duration) {
+	if d < 0 {
+		f.add("%s %v is negative", name, d)
+	}
+}
+
 // resolve returns the configuration with defaults filled in, sharing nothing that
 // the caller could change, and all of its faults at once.
 func (c Config) resolve() (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var f faults
+	c.checkIdentity(&f)
+	c.resolveTopics(&f)
+	c.resolveEncoding(&f)
+	c.resolveLimits(&f)
+	c.Hooks = slices.Clone(c.Hooks)
+	if len(f) > 0 {
+		return c, fmt.Errorf("publisher: invalid config:\n%w", errors.Join(f...))
+	}
+	return c, nil
+}
 
+// checkIdentity looks at the client, and at what says which event of which producer a
+// message is.
+func (c *Config) checkIdentity(f *faults) {
 	switch client := c.Client.(type) {
 	case nil:
-		fault("Client is nil")
+		f.add("Client is nil")
 	case *redis.Ring:
-		fault("Client is a *redis.Ring, which moves keys to servers that don't know their history; use a ClusterClient")
+		f.add("Client is a *redis.Ring, which moves keys to servers that don't know their history; use a ClusterClient")
 	default:
 		if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-			fault("Client is a nil %T", client)
+			f.add("Client is a nil %T", client)
 		}
 	}
 	if err := checkProducerID(c.ProducerID); err != nil {
-		fault("ProducerID %q: %w. It names the logical producer, such as \"payment-service\", and must be "+
+		f.add("ProducerID %q: %w. It names the logical producer, such as \"payment-service\", and must be "+
 			"the same in all instances and after restarts, since keys are remembered per producer ID", c.ProducerID, err)
 	}
-	if int(c.Mode) >= len(modeNames) {
-		fault("Mode: %v is unknown", c.Mode)
+	if !appender.Mode(c.Mode).IsValid() {
+		f.add("Mode: %v is unknown", c.Mode)
 	}
-	source := func(name string, s eventkey.Source) {
-		if s == nil {
-			return
-		}
-		if err := eventkey.Validate(s); err != nil {
-			fault("%s: %w", name, err)
-		}
-	}
-	source("Key", c.Key)
-	source("Producer", c.Producer)
-	if err := identity.ValidateFingerprint(c.Fingerprint); err != nil {
-		fault("Fingerprint: %w", err)
-	}
+	f.source("Key", c.Key)
+	f.source("Producer", c.Producer)
+	f.fingerprint("Fingerprint", c.Fingerprint)
+}
 
+// resolveTopics fills in windows and what else a topic can have for itself.
+func (c *Config) resolveTopics(f *faults) {
 	window := Window{Duration: DefaultDuration, Entries: DefaultEntries}
 	if c.Mode == IDMPAuto {
-		window.Entries = maxShardEntries
+		window.Entries = appender.MaxShardEntries
 	}
 	c.Window = c.Window.withDefaults(window)
 	if err := c.Window.validate(c.Mode); err != nil {
-		faults = append(faults, err)
+		*f = append(*f, err)
 	}
 	c.Topics = maps.Clone(c.Topics)
 	for _, name := range slices.Sorted(maps.Keys(c.Topics)) {
 		t := c.Topics[name]
 		if name == "" {
-			fault("Topics: the topic \"\" is not a stream name")
+			f.add("Topics: the topic \"\" is not a stream name")
 		}
-		source(fmt.Sprintf("Topics[%q].Key", name), t.Key)
-		if err := identity.ValidateFingerprint(t.Fingerprint); err != nil {
-			fault("Topics[%q].Fingerprint: %w", name, err)
-		}
+		f.source(fmt.Sprintf("Topics[%q].Key", name), t.Key)
+		f.fingerprint(fmt.Sprintf("Topics[%q].Fingerprint", name), t.Fingerprint)
 		t.Window = t.Window.withDefaults(c.Window)
 		if err := t.Window.validate(c.Mode); err != nil {
-			fault("Topics[%q]: %w", name, err)
+			f.add("Topics[%q]: %w", name, err)
 		}
-		if t.MaxAge < 0 {
-			fault("Topics[%q].MaxAge %v is negative", name, t.MaxAge)
-		}
+		f.negativeDuration(fmt.Sprintf("Topics[%q].MaxAge", name), t.MaxAge)
 		c.Topics[name] = t
 	}
+	c.Maxlens = maps.Clone(c.Maxlens)
+	for _, name := range slices.Sorted(maps.Keys(c.Maxlens)) {
+		f.negative(fmt.Sprintf("Maxlens[%q]", name), c.Maxlens[name], ": leave the topic out for DefaultMaxlen, 0 is no limit")
+	}
+}
 
+// resolveEncoding looks at what decides about the bytes of an entry.
+func (c *Config) resolveEncoding(f *faults) {
 	if _, ok := c.Marshaller.(redisstream.DefaultMarshallerUnmarshaller); ok {
 		c.Marshaller = nil // internal/wire writes the same bytes, always in the same order
 	}
 	if c.Marshaller != nil {
 		if _, ok := c.Marshaller.(redisstream.Unmarshaller); !ok {
-			fault("Marshaller %T does not implement redisstream.Unmarshaller, which is needed to compare a duplicate with the stored entry", c.Marshaller)
+			f.add("Marshaller %T does not implement redisstream.Unmarshaller, which is needed to compare a duplicate with the stored entry", c.Marshaller)
 		}
 		if c.Mode == IDMPAuto {
-			fault("Marshaller %T: mode idmpauto hashes what is sent and takes only the default marshaller, which is known to send the same bytes for the same content", c.Marshaller)
+			f.add("Marshaller %T: mode idmpauto hashes what is sent and takes only the default marshaller, which is known to send the same bytes for the same content", c.Marshaller)
 		}
 	}
 	c.ContentMetadata = slices.Clone(c.ContentMetadata)
 	if c.ContentMetadata != nil && c.Mode != IDMPAuto {
-		fault("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
-	}
-	c.Maxlens = maps.Clone(c.Maxlens)
-
-	negative := func(name string, value int64) {
-		if value < 0 {
-			fault("%s %d is negative", name, value)
-		}
-	}
-	negative("MaxPayload", int64(c.MaxPayload))
-	negative("DefaultMaxlen", c.DefaultMaxlen)
-	negative("MinReplicas", int64(c.MinReplicas))
-	if c.ReplicaTimeout > 0 && c.ReplicaTimeout < time.Millisecond {
-		fault("ReplicaTimeout %v is below 1 ms, which WAIT would take for no limit", c.ReplicaTimeout)
-	}
-	for name, d := range map[string]time.Duration{"MaxAge": c.MaxAge, "ReplicaTimeout": c.ReplicaTimeout, "RetryFor": c.RetryFor} {
-		if d < 0 {
-			fault("%s %v is negative", name, d)
-		}
+		f.add("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
 	}
 	if c.Mode == IDMPAuto && c.Key == nil {
 		c.Key = eventkey.Content(c.ContentMetadata...)
 	}
-	if c.MaxPayload == 0 {
-		c.MaxPayload = DefaultMaxPayload
+	f.negative("MaxPayload", int64(c.MaxPayload), "")
+	c.MaxPayload = cmp.Or(c.MaxPayload, DefaultMaxPayload)
+}
+
+// resolveLimits fills in lengths and times.
+func (c *Config) resolveLimits(f *faults) {
+	f.negative("DefaultMaxlen", c.DefaultMaxlen, ": 0 is no limit")
+	f.negative("MinReplicas", int64(c.MinReplicas), "")
+	f.negativeDuration("MaxAge", c.MaxAge)
+	f.negativeDuration("ReplicaTimeout", c.ReplicaTimeout)
+	f.negativeDuration("RetryFor", c.RetryFor)
+	if c.ReplicaTimeout > 0 && c.ReplicaTimeout < time.Millisecond {
+		f.add("ReplicaTimeout %v is below 1 ms, which WAIT would take for no limit", c.ReplicaTimeout)
 	}
-	if c.ReplicaTimeout == 0 {
-		c.ReplicaTimeout = DefaultReplicaTimeout
-	}
-	if c.RetryFor == 0 {
-		c.RetryFor = DefaultRetryFor
-	}
-	c.Hooks = slices.Clone(c.Hooks)
-	if len(faults) > 0 {
-		return c, fmt.Errorf("publisher: invalid config:\n%w", errors.Join(faults...))
-	}
-	return c, nil
+	c.ReplicaTimeout = cmp.Or(c.ReplicaTimeout, DefaultReplicaTimeout)
+	c.RetryFor = cmp.Or(c.RetryFor, DefaultRetryFor)
 }
 
 func checkProducerID(id string) error {
@@ -257,12 +285,22 @@ func (c *Config) forTopic(name string) (t Topic, maxlen int64) {
 	if t.Fingerprint == nil {
 		t.Fingerprint = c.Fingerprint
 	}
-	if t.MaxAge == 0 {
-		t.MaxAge = c.MaxAge
-	}
+	t.MaxAge = cmp.Or(t.MaxAge, c.MaxAge)
 	maxlen, ok := c.Maxlens[name]
-	if !ok || maxlen < 0 {
+	if !ok {
 		maxlen = c.DefaultMaxlen
 	}
 	return t, maxlen
+}
+
+// streams is the part of the configuration that the streams need.
+func (c *Config) streams() appender.Config {
+	return appender.Config{
+		Client: c.Client, ProducerID: c.ProducerID, Mode: appender.Mode(c.Mode), KeepUnacked: c.KeepUnacked,
+		MinReplicas: c.MinReplicas, ReplicaTimeout: c.ReplicaTimeout, Decode: decoderOf(c.Marshaller),
+	}
+}
+
+func (t Topic) ofStream(maxlen int64) appender.Settings {
+	return appender.Settings{Window: appender.Window(t.Window), MaxAge: t.MaxAge, MaxLen: maxlen, Fingerprint: t.Fingerprint}
 }

@@ -67,6 +67,7 @@ func TestConfigFaults(t *testing.T) {
 		"content metadata":      {func(c *Config) { c.ContentMetadata = []string{"a"} }, "ContentMetadata"},
 		"negative payload":      {func(c *Config) { c.MaxPayload = -1 }, "MaxPayload"},
 		"negative length":       {func(c *Config) { c.DefaultMaxlen = -1 }, "DefaultMaxlen"},
+		"topic's length":        {func(c *Config) { c.Maxlens = map[string]int64{"orders": -1} }, `Maxlens["orders"] -1 is negative: leave the topic out`},
 		"negative replicas":     {func(c *Config) { c.MinReplicas = -1 }, "MinReplicas"},
 		"negative age":          {func(c *Config) { c.MaxAge = -1 }, "MaxAge"},
 		"negative retry":        {func(c *Config) { c.RetryFor = -1 }, "RetryFor"},
@@ -102,7 +103,7 @@ func TestConfigFaultsAtOnce(t *testing.T) {
 func TestConfigIsCopied(t *testing.T) {
 	c := good(t)
 	c.Topics = map[string]Topic{"orders": {MaxAge: time.Hour}}
-	c.Maxlens = map[string]int64{"orders": -1, "other": 7}
+	c.Maxlens = map[string]int64{"unlimited": 0, "other": 7}
 	c.DefaultMaxlen = 5
 	topics, lens := maps.Clone(c.Topics), maps.Clone(c.Maxlens)
 	p, err := New(c, nil)
@@ -114,12 +115,15 @@ func TestConfigIsCopied(t *testing.T) {
 		t.Error("the caller's maps were written")
 	}
 	c.Maxlens["other"], c.Topics["orders"] = 99, Topic{}
-	orders, other := p.engine.topic("orders"), p.engine.topic("other")
-	if orders.cfg.MaxAge != time.Hour || orders.maxlen != 5 || other.maxlen != 7 {
-		t.Errorf("topics %+v, %d, %d", orders.cfg, orders.maxlen, other.maxlen)
+	cfg := &p.engine.cfg
+	orders, maxlen := cfg.forTopic("orders")
+	_, other := cfg.forTopic("other")
+	_, unlimited := cfg.forTopic("unlimited")
+	if orders.MaxAge != time.Hour || maxlen != 5 || other != 7 || unlimited != 0 {
+		t.Errorf("topic %+v, lengths %d, %d, %d", orders, maxlen, other, unlimited)
 	}
-	if orders.cfg.Window != (Window{DefaultDuration, DefaultEntries}) {
-		t.Errorf("window %+v", orders.cfg.Window)
+	if orders.Window != (Window{DefaultDuration, DefaultEntries}) {
+		t.Errorf("window %+v", orders.Window)
 	}
 }
 

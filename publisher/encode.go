@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
@@ -18,56 +20,68 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
-// item is one message on its way, encoded. It shares nothing with the caller's
-// message, which the caller may change as soon as the call has returned.
-type item struct {
-	call     *call
-	producer string // without shard
-	// The entry: in the default format its three values, else fields.
-	uuid, metadata, payload string
-	fields                  []any
-	size                    int // of the entry, in bytes
+// encoder makes items of the messages of one topic.
+type encoder struct {
+	cfg      *Config
+	topic    string
+	settings Topic // with defaults
+	keepSent bool
 
-	trim  []any            // trimming clause of a Guard's publisher; nil: the topic's
-	sent  *message.Message // what the entry encodes; a Guard's only
-	print []byte           // fingerprint; where it is that of the payload, made when needed
-	child bool             // the key is a child key
+	mu        sync.Mutex
+	producers map[string]struct{}
+}
+
+// newEncoder makes the encoder of a topic.
+func newEncoder(cfg *Config, topic string, settings Topic, keepSent bool) encoder {
+	return encoder{cfg: cfg, topic: topic, settings: settings, keepSent: keepSent, producers: make(map[string]struct{})}
+}
+
+// note is what this package keeps with an item that needs it.
+type note struct {
+	err   error            // why it can't be encoded
 	claim *childkey.Claim  // on a child key, to be settled
-	// printed tells whether print is made: a user's fingerprint may be empty.
-	printed bool
-
-	// The flight's own.
-	lost  bool      // the reply of an earlier try was lost
-	sent1 time.Time // when it was sent first
-
-	// Guarded by the call.
-	shardID  string // producer ID on the wire
-	mode     Mode
-	attempts int
-	done     bool
-	receipt  Receipt // until done it only says which message it is
+	sent  *message.Message // what the entry encodes; a Guard's only
 }
 
-// appendFields adds names and values of the entry to a command. The values of the
-// default format go by pointer, which costs no allocation. (A tracing hook that prints
-// arguments shows no payloads, then.)
-func (it *item) appendFields(args []any) []any {
-	if it.fields != nil {
-		return append(args, it.fields...)
+// noteOf returns the note of an item, for reading.
+func noteOf(it *batch.Item) note {
+	if n, ok := it.Own.(*note); ok {
+		return *n
 	}
-	return append(args, wire.FieldUUID, &it.uuid, wire.FieldMetadata, &it.metadata, wire.FieldPayload, &it.payload)
+	return note{}
 }
 
-// fingerprint is the item's. The default one, of the payload, can't fail, and most
-// messages are no duplicates: so it is made when it is asked for.
-func (it *item) fingerprint() []byte {
-	if !it.printed {
-		it.printed = true
-		it.print, _ = identity.Sum(nil, &message.Message{Payload: []byte(it.payload)})
+// addNote returns the note of an item, for writing.
+func addNote(it *batch.Item) *note {
+	n, ok := it.Own.(*note)
+	if !ok {
+		n = new(note)
+		it.Own = n
 	}
-	return it.print
+	return n
+}
+
+// settleClaims settles the claims of a call's messages by what became of these. tried is
+// false when nothing was sent.
+func settleClaims(c *batch.Call, receipts []Receipt, tried bool) {
+	for i := range c.Items {
+		claim := noteOf(&c.Items[i]).claim
+		if claim == nil {
+			continue
+		}
+		switch err := receipts[i].Err; {
+		case err == nil:
+			claim.Settle(childkey.Sent)
+		case !tried || errors.Is(err, ErrNotSent):
+			claim.Settle(childkey.NotSent)
+		default:
+			claim.Settle(childkey.MaybeSent)
+		}
+	}
 }
 
 // attemptMetadata marks an attempt. It is sent in mode IDMPAuto, too, or a requeue
@@ -84,9 +98,9 @@ const encodeAlone = 64
 
 // encodeAll encodes the messages of a call. If one can't be encoded, none is to be
 // sent: then it returns the receipts as well.
-func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) (*call, []Receipt) {
-	c := newCall(len(msgs))
-	items := c.items
+func (e *encoder) encodeAll(ctx context.Context, msgs []*message.Message, begun time.Time) (*batch.Call, []Receipt) {
+	c := batch.NewCall(len(msgs), begun)
+	items := c.Items
 	// In a handler the first unkeyed message of a name gets the child key; which one
 	// is first must not be a race.
 	_, inHandler := eventkey.HandledFrom(ctx)
@@ -94,101 +108,109 @@ func (t *topic) encodeAll(ctx context.Context, msgs []*message.Message) (*call, 
 		var wg sync.WaitGroup
 		for w := range workers {
 			start, end := w*len(msgs)/workers, (w+1)*len(msgs)/workers
-			wg.Go(func() { t.encodeSome(ctx, msgs[start:end], items[start:end]) })
+			wg.Go(func() { e.encodeSome(ctx, msgs[start:end], items[start:end]) })
 		}
 		wg.Wait()
 	} else {
-		t.encodeSome(ctx, msgs, items)
+		e.encodeSome(ctx, msgs, items)
 	}
-	bad := slices.IndexFunc(items, func(it item) bool { return it.receipt.Err != nil })
-	if bad < 0 {
+	var cause error
+	for i := range items {
+		if cause = noteOf(&items[i]).err; cause != nil {
+			break
+		}
+	}
+	if cause == nil {
 		return c, nil
 	}
-	other := becauseOf(items[bad].receipt.Err)
+	other := becauseOf(cause)
 	receipts := make([]Receipt, len(items))
 	for i := range items {
-		if receipts[i] = items[i].receipt; receipts[i].Err == nil {
-			receipts[i].Err = other
+		it := &items[i]
+		receipts[i] = Receipt{
+			Topic: e.topic, MessageUUID: it.MessageUUID, Key: it.Key, IdempotentID: it.IdempotentID,
+			Err: cmp.Or(noteOf(it).err, other),
 		}
 	}
 	return c, receipts
 }
 
-func (t *topic) encodeSome(ctx context.Context, msgs []*message.Message, items []item) {
+func (e *encoder) encodeSome(ctx context.Context, msgs []*message.Message, items []batch.Item) {
 	for i, msg := range msgs {
-		items[i].receipt.Err = t.encode(ctx, msg, &items[i])
+		if err := e.encode(ctx, msg, &items[i]); err != nil {
+			addNote(&items[i]).err = err
+		}
 	}
 }
 
-func (t *topic) encode(ctx context.Context, msg *message.Message, it *item) (err error) {
+func (e *encoder) encode(ctx context.Context, msg *message.Message, it *batch.Item) (err error) {
 	defer func() { // perhaps in a goroutine where nobody else would recover
 		if p := recover(); p != nil {
-			err = final(fmt.Errorf("%w: %v", errPanicked, p))
+			err = appender.Final(fmt.Errorf("%w: %v", batch.ErrPanicked, p))
 		}
 	}()
-	it.receipt.Topic = t.name
 	if msg == nil {
 		return permanent(errors.New("the message is nil"))
 	}
-	it.receipt.MessageUUID = msg.UUID
-	cfg := &t.engine.cfg
-	key, err := identity.Resolve(ctx, t.name, msg, t.cfg.Key, cfg.Key)
+	it.MessageUUID = msg.UUID
+	key, err := identity.Resolve(ctx, e.topic, msg, e.settings.Key, e.cfg.Key)
 	if err != nil {
 		return permanent(err)
 	}
-	it.receipt.Key, it.receipt.IdempotentID, it.child, it.claim = key.Key, key.IdempotentID, key.Child, key.Claim
-	if it.producer, err = t.producerOf(msg); err != nil {
+	it.Key, it.IdempotentID, it.Child = key.Key, key.IdempotentID, key.Child
+	if key.Claim != nil {
+		addNote(it).claim = key.Claim
+	}
+	if it.Producer, err = e.producerOf(msg); err != nil {
 		return err
 	}
-	if t.engine.keepSent || cfg.Marshaller != nil || cfg.Mode == IDMPAuto || t.cfg.Fingerprint != nil {
-		err = t.encodeSent(msg, key, it)
+	if e.keepSent || e.cfg.Marshaller != nil || e.cfg.Mode == IDMPAuto || e.settings.Fingerprint != nil {
+		err = e.encodeSent(msg, key, it)
 	} else {
-		it.uuid, it.payload = msg.UUID, string(msg.Payload)
-		err = it.encodeMetadata(msg.Metadata, key.Key)
+		it.UUID, it.Payload = msg.UUID, string(msg.Payload)
+		err = encodeMetadata(it, msg.Metadata)
 	}
 	if err != nil {
 		return permanent(err)
 	}
-	if it.size > cfg.MaxPayload {
-		return fmt.Errorf("%w: %d bytes, the limit is %d (Config.MaxPayload)", ErrTooLarge, it.size, cfg.MaxPayload)
+	if it.Size > e.cfg.MaxPayload {
+		return fmt.Errorf("%w: %d bytes, the limit is %d (Config.MaxPayload)", ErrTooLarge, it.Size, e.cfg.MaxPayload)
 	}
 	return nil
 }
 
-func (it *item) encodeMetadata(md message.Metadata, key string) error {
-	metadata, err := wire.EncodeMetadata(md, wire.Extra{Name: eventkey.MetadataKey, Value: key})
-	it.metadata = metadata
-	it.size = len(it.uuid) + len(it.metadata) + len(it.payload)
+func encodeMetadata(it *batch.Item, md message.Metadata) (err error) {
+	it.Metadata, err = wire.EncodeMetadata(md, wire.Extra{Name: eventkey.MetadataKey, Value: it.Key})
+	it.Size = len(it.UUID) + len(it.Metadata) + len(it.Payload)
 	return err
 }
 
 // encodeSent goes by way of the message as it is sent, for those who want to see it:
 // a fingerprint, a marshaller, a Guard's publisher, and mode IDMPAuto.
-func (t *topic) encodeSent(msg *message.Message, key identity.Resolved, it *item) (err error) {
+func (e *encoder) encodeSent(msg *message.Message, key identity.Resolved, it *batch.Item) (err error) {
 	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
-	cfg := &t.engine.cfg
-	if cfg.Mode == IDMPAuto {
-		if err := t.reduceToContent(sent, key); err != nil {
+	if e.cfg.Mode == IDMPAuto {
+		if err := e.reduceToContent(sent, key); err != nil {
 			return err
 		}
 	}
-	if t.cfg.Fingerprint != nil {
-		if it.print, err = identity.Sum(t.cfg.Fingerprint, sent); err != nil {
+	if e.settings.Fingerprint != nil {
+		if it.Print, err = identity.Sum(e.settings.Fingerprint, sent); err != nil {
 			return err
 		}
-		it.printed = true
+		it.Printed = true
 	}
-	if t.engine.keepSent {
-		it.sent = sent
+	if e.keepSent {
+		addNote(it).sent = sent
 	}
-	it.uuid, it.payload = sent.UUID, string(sent.Payload)
-	if cfg.Marshaller == nil {
-		return it.encodeMetadata(sent.Metadata, key.Key)
+	it.UUID, it.Payload = sent.UUID, string(sent.Payload)
+	if e.cfg.Marshaller == nil {
+		return encodeMetadata(it, sent.Metadata)
 	}
-	if it.fields, err = t.engine.marshal(t.name, sent); err != nil {
+	if it.Fields, err = e.marshal(sent); err != nil {
 		return fmt.Errorf("marshal: %w", err)
 	}
-	it.size = sizeOf(it.fields)
+	it.Size = sizeOf(it.Fields)
 	return nil
 }
 
@@ -197,13 +219,13 @@ const maxFields = 3000
 
 // marshal calls the user's marshaller, perhaps in a goroutine where nobody would
 // recover from its panic.
-func (e *engine) marshal(topic string, msg *message.Message) (fields []any, err error) {
+func (e *encoder) marshal(msg *message.Message) (fields []any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			fields, err = nil, fmt.Errorf("%T panicked: %v", e.cfg.Marshaller, p)
 		}
 	}()
-	values, err := e.cfg.Marshaller.Marshal(topic, msg)
+	values, err := e.cfg.Marshaller.Marshal(e.topic, msg)
 	if err == nil && len(values) > maxFields {
 		err = fmt.Errorf("%w: %d fields, the limit is %d", ErrTooLarge, len(values), maxFields)
 	}
@@ -222,15 +244,15 @@ func wireMetadata(msg *message.Message, key string) message.Metadata {
 
 // reduceToContent makes what is sent a function of the content, since the server
 // hashes every field: a fresh UUID or trace ID would make each retry a new entry.
-func (t *topic) reduceToContent(sent *message.Message, key identity.Resolved) error {
-	keep := t.engine.cfg.ContentMetadata
+func (e *encoder) reduceToContent(sent *message.Message, key identity.Resolved) error {
+	keep := e.cfg.ContentMetadata
 	// What a produced message only inherited from the handled one is not its own.
 	ownAttempt := key.Attempt != (identity.Attempt{}) || key.Origin.Poisoned
 	maps.DeleteFunc(sent.Metadata, func(name, _ string) bool {
 		return name != eventkey.MetadataKey && !slices.Contains(keep, name) &&
 			(!ownAttempt || !slices.Contains(attemptMetadata, name))
 	})
-	content, err := eventkey.Content(keep...).Key(t.name, sent)
+	content, err := eventkey.Content(keep...).Key(e.topic, sent)
 	if err != nil {
 		return err
 	}
@@ -239,15 +261,14 @@ func (t *topic) reduceToContent(sent *message.Message, key identity.Resolved) er
 }
 
 // producerOf finds the producer ID and bounds how many a topic gets.
-func (t *topic) producerOf(msg *message.Message) (string, error) {
-	cfg := &t.engine.cfg
-	if cfg.Producer == nil {
-		return cfg.ProducerID, nil
+func (e *encoder) producerOf(msg *message.Message) (string, error) {
+	if e.cfg.Producer == nil {
+		return e.cfg.ProducerID, nil
 	}
-	id, err := askProducer(cfg.Producer, t.name, msg)
+	id, err := askProducer(e.cfg.Producer, e.topic, msg)
 	switch {
 	case errors.Is(err, ErrNoKey):
-		id = cfg.ProducerID
+		id = e.cfg.ProducerID
 	case err != nil:
 		return "", permanent(fmt.Errorf("producer ID: %w", err))
 	default:
@@ -255,13 +276,13 @@ func (t *topic) producerOf(msg *message.Message) (string, error) {
 			return "", fmt.Errorf("producer ID %q: %w", id, err)
 		}
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if _, ok := t.producers[id]; !ok {
-		if len(t.producers) >= maxProducers {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.producers[id]; !ok {
+		if len(e.producers) >= maxProducers {
 			return "", fmt.Errorf("%w: %q would be one more than %d", ErrProducers, id, maxProducers)
 		}
-		t.producers[id] = struct{}{}
+		e.producers[id] = struct{}{}
 	}
 	return id, nil
 }
@@ -299,4 +320,24 @@ func sizeOf(fields []any) int {
 		}
 	}
 	return size
+}
+
+// decoderOf returns what reads an entry back that a marshaller has made, nil being the
+// default one.
+func decoderOf(m redisstream.Marshaller) func(topic, id string, values map[string]any) (*message.Message, error) {
+	if m == nil {
+		return wire.Decode
+	}
+	return func(topic, id string, values map[string]any) (msg *message.Message, err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				msg, err = nil, fmt.Errorf("unmarshal entry %s of %q: %T panicked: %v", id, topic, m, p)
+			}
+		}()
+		msg, err = m.(redisstream.Unmarshaller).Unmarshal(values)
+		if err != nil {
+			return nil, fmt.Errorf("unmarshal entry %s of %q: %w", id, topic, err)
+		}
+		return msg, nil
+	}
 }

@@ -1,66 +1,64 @@
 package publisher
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	marks "github.com/onceward/watermill-idempotent/internal/permanent"
-	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
 // Errors on which callers branch. Every error of [Publisher.Publish] and
 // [Publisher.Send] matches one of them, or wraps what the server said.
 var (
-	// ErrNoKey: the message has no key (the same value as eventkey.ErrNoKey).
+	// ErrNoKey means that the message has no key (the same value as eventkey.ErrNoKey).
 	// Give it one; another try does not help.
 	ErrNoKey = eventkey.ErrNoKey
-	// ErrClosed: the publisher was closed before the message was sent. Watermill's Router
-	// closes every publisher that it is given: give it [Publisher.Shared] handles.
-	ErrClosed = errors.New("publisher is closed (a Watermill Router closes every publisher that it is given; give it Publisher.Shared())")
-	// ErrNotSent: the message is not in the stream by this call. Publish it again.
-	ErrNotSent = errors.New("message was not sent")
-	// ErrOutcomeUnknown: the message was sent, and nobody can say yet whether it
+	// ErrClosed means that the publisher was closed before the message was sent.
+	// Watermill's Router closes every publisher that it is given: give it
+	// [Publisher.Shared] handles.
+	ErrClosed = batch.ErrClosed
+	// ErrNotSent means that the message is not in the stream by this call. Publish it
+	// again.
+	ErrNotSent = batch.ErrNotSent
+	// ErrOutcomeUnknown means that the message was sent, and nobody can say yet whether it
 	// is in the stream. Publish it again under the same key: that is safe.
-	ErrOutcomeUnknown = errors.New("outcome unknown: the message may be in the stream; publishing it again is safe")
-	// ErrConflict: the key belongs to an event with other content, which stays.
+	ErrOutcomeUnknown = batch.ErrOutcomeUnknown
+	// ErrConflict means that the key belongs to an event with other content, which stays.
 	// The error is a *[ConflictError]. Another try does not help.
 	ErrConflict = errors.New("key is already used for another content")
-	// ErrLatchUnconfirmed: the latch of the key was not written by this library,
+	// ErrLatchUnconfirmed means that the latch of the key was not written by this library,
 	// so it is no proof that the message is in the stream. Nothing was added.
-	ErrLatchUnconfirmed = errors.New("latch was not written by this library and proves nothing")
-	// ErrNotReplicated: the message is in the stream of the primary, but fewer
+	ErrLatchUnconfirmed = appender.ErrLatchUnconfirmed
+	// ErrNotReplicated means that the message is in the stream of the primary, but fewer
 	// than MinReplicas replicas confirmed it in time. Publish it again: a
 	// duplicate waits for the replicas, too.
-	ErrNotReplicated = errors.New("message is not confirmed by enough replicas")
-	// ErrTooLarge: the encoded message is above Config.MaxPayload.
+	ErrNotReplicated = appender.ErrNotReplicated
+	// ErrTooLarge means that the encoded message is above Config.MaxPayload.
 	ErrTooLarge = errors.New("message is too large")
-	// ErrModeUnsupported: the server can't do what the mode or the topic's layout
+	// ErrModeUnsupported means that the server can't do what the mode or the topic's layout
 	// asks for, or the user may not. Nothing was sent.
-	ErrModeUnsupported = errors.New("mode can't be used with this server and user")
-	// ErrLayout: the topic's layout record can't be obeyed by this publisher.
-	ErrLayout = errors.New("layout of the topic can't be used")
-	// ErrWrongType: the topic, or its layout record, is a key of another type. Nothing
-	// was sent; an operator must find out whose it is.
-	ErrWrongType = errors.New("topic is a key of another type than a stream")
-	// ErrProducers: a topic has seen more than 64 producer IDs from this
+	ErrModeUnsupported = appender.ErrModeUnsupported
+	// ErrLayout means that the topic's layout record can't be obeyed by this publisher.
+	ErrLayout = appender.ErrLayout
+	// ErrWrongType means that the topic, or its layout record, is a key of another type.
+	// Nothing was sent; an operator must find out whose it is.
+	ErrWrongType = appender.ErrWrongType
+	// ErrProducers means that a topic has seen more than 64 producer IDs from this
 	// publisher, each of which costs the server memory and time.
 	ErrProducers = errors.New("too many producer IDs on one topic")
-	// ErrProducerID: Config.Producer gave an ID that is empty, has a slash, is
+	// ErrProducerID means that Config.Producer gave an ID that is empty, has a slash, is
 	// over 256 bytes or not UTF-8.
 	ErrProducerID = errors.New("invalid producer ID")
 )
 
-// errOther is the reason of a message that was not sent because of another one of
-// its call.
-var errOther = errors.New("another message of the call failed")
-
 // becauseOf is the error of a message that was not sent because of that of another
 // one: as permanent as that.
 func becauseOf(cause error) error {
-	err := notSent(errOther)
+	err := batch.NotSent(batch.ErrOther)
 	if IsPermanent(cause) {
 		return permanent(err)
 	}
@@ -113,7 +111,7 @@ func (e *PublishError) Error() string {
 		}
 		failed++
 		// What failed only because of another message explains nothing.
-		if cause.Err == nil || errors.Is(cause.Err, errOther) && !errors.Is(r.Err, errOther) {
+		if cause.Err == nil || errors.Is(cause.Err, batch.ErrOther) && !errors.Is(r.Err, batch.ErrOther) {
 			cause = r
 		}
 	}
@@ -141,21 +139,13 @@ func (e *PublishError) Unwrap() []error {
 	return errs
 }
 
-// permanentError marks a fault of the message, finalError one that an operator can
-// mend; neither is worth another try of ours.
-type (
-	permanentError struct{ error }
-	finalError     struct{ error }
-)
+// permanentError marks a fault of the message.
+type permanentError struct{ error }
 
 func (e permanentError) Unwrap() error { return e.error }
-func (e finalError) Unwrap() error     { return e.error }
-
 func (permanentError) Permanent() bool { return true }
-func (finalError) Permanent() bool     { return false } // not even where what it wraps is
 
 func permanent(err error) error { return permanentError{err} }
-func final(err error) error     { return finalError{err} }
 
 // IsPermanent reports that the fault is in the message, so that publishing it again
 // can't succeed, whatever changes around it: an HTTP handler answers 4xx rather than
@@ -166,26 +156,4 @@ func final(err error) error     { return finalError{err} }
 // not sent because of one that is.
 func IsPermanent(err error) bool {
 	return marks.Is(err, ErrNoKey, eventkey.ErrInvalidMessage, ErrConflict, ErrTooLarge, ErrProducerID)
-}
-
-func isAny(err error, targets ...error) bool {
-	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
-}
-
-// classify is server.Classify for errors of this package as well.
-func classify(err error) server.Class {
-	switch {
-	case isAny(err, errStale, errContended, errSlotMoves):
-		return server.Refused
-	case IsPermanent(err), isAny(err, ErrModeUnsupported, ErrLayout, ErrWrongType, ErrClosed, ErrProducers, ErrLatchUnconfirmed, ErrUnguarded):
-		return server.Final
-	}
-	var marked finalError
-	if errors.As(err, &marked) {
-		return server.Final
-	}
-	if isAny(err, context.DeadlineExceeded, context.Canceled) {
-		return server.Refused // while it waited for a connection: go-redis ends commands by time-outs of the network
-	}
-	return server.Classify(err)
 }

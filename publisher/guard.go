@@ -14,9 +14,11 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/wire"
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
-// ErrUnguarded: a message went through only one half of a [Guard]. Nothing was
+// ErrUnguarded means that a message went through only one half of a [Guard]. Nothing was
 // written. Another try does not help.
 var ErrUnguarded = errors.New("not guarded")
 
@@ -39,10 +41,7 @@ func NewGuard(config Config, logger watermill.LoggerAdapter) (*Guard, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := newEngine(cfg, logger)
-	e.keepSent = true
-	e.warnOfProducerID()
-	return &Guard{engine: e}, nil
+	return &Guard{engine: newEngine(cfg, logger, true)}, nil
 }
 
 // Client returns the half that writes: it adds an entry only for a message that
@@ -50,7 +49,7 @@ func NewGuard(config Config, logger watermill.LoggerAdapter) (*Guard, error) {
 // XADD in pipelines and by Do is refused; scripts and WATCH are not looked into.
 // Closing it closes the guard, not Config.Client.
 func (g *Guard) Client() redis.UniversalClient {
-	return &guardClient{UniversalClient: g.engine.client, guard: g}
+	return &guardClient{UniversalClient: g.engine.cfg.Client, guard: g}
 }
 
 // Decorator returns the half that finds the keys.
@@ -70,7 +69,7 @@ func (g *Guard) Close() error { return g.engine.close() }
 type ticket struct {
 	topic   string
 	begun   time.Time
-	item    *item
+	item    *batch.Item
 	ctx     context.Context //nolint:containedctx // the caller's, to be unwrapped from its own Value
 	receipt *Receipt        // nil until the client has seen the ticket
 }
@@ -93,27 +92,28 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
-	t := p.guard.engine.topic(topic)
+	t := p.guard.engine.acquire(topic, begun)
+	defer t.release()
 	ctx, stop := joinContexts(msgs)
 	defer stop()
-	all, receipts := t.encodeAll(ctx, msgs)
+	all, receipts := t.encoder.encodeAll(ctx, msgs, begun)
 	if receipts != nil {
-		p.guard.engine.concluded(receipts, begun)
-		all.settle(receipts, false)
+		t.events.notSent(receipts, begun)
+		settleClaims(all, receipts, false)
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
-	tickets := make([]*ticket, len(all.items))
-	copies := make([]*message.Message, len(all.items))
-	for i := range all.items {
-		sent := all.items[i].sent
-		tickets[i] = &ticket{topic: topic, begun: begun, item: &all.items[i], ctx: msgs[i].Context()}
+	tickets := make([]*ticket, len(all.Items))
+	copies := make([]*message.Message, len(all.Items))
+	for i := range all.Items {
+		sent := noteOf(&all.Items[i]).sent
+		tickets[i] = &ticket{topic: topic, begun: begun, item: &all.Items[i], ctx: msgs[i].Context()}
 		copies[i] = message.NewMessage(sent.UUID, sent.Payload)
 		copies[i].Metadata = maps.Clone(sent.Metadata)
 		copies[i].SetContext(tickets[i].context())
 	}
-	receipts, err := p.settle(topic, tickets, p.Publisher.Publish(topic, copies...))
-	all.settle(receipts, true)
+	receipts, err := p.settle(t.events, tickets, p.Publisher.Publish(topic, copies...))
+	settleClaims(all, receipts, true)
 	keep(msgs, receipts)
 	return err
 }
@@ -127,28 +127,27 @@ func (k *ticket) context() context.Context {
 }
 
 // settle makes receipts of what the client has seen.
-func (p *guardPublisher) settle(topic string, tickets []*ticket, err error) ([]Receipt, error) {
+func (p *guardPublisher) settle(events *events, tickets []*ticket, err error) ([]Receipt, error) {
 	receipts := make([]Receipt, len(tickets))
 	unseen := err
 	switch {
 	case slices.ContainsFunc(tickets, func(k *ticket) bool { return k.receipt != nil }):
-		unseen = errOther
+		unseen = batch.ErrOther
 	case err == nil || errors.Is(err, context.Canceled):
-		unseen = final(fmt.Errorf("%w: %T does not write through Guard.Client", ErrUnguarded, p.Publisher))
+		unseen = appender.Final(fmt.Errorf("%w: %T does not write through Guard.Client", ErrUnguarded, p.Publisher))
 	}
 	failed := false
 	for i, k := range tickets {
 		if k.receipt != nil {
 			receipts[i] = *k.receipt
 		} else {
-			receipts[i] = k.item.receipt
-			receipts[i].Err = notSent(unseen)
-			p.guard.engine.concluded(receipts[i:i+1], k.begun)
+			receipts[i] = events.receipt(k.item, &batch.Result{Outcome: batch.Outcome{Err: batch.NotSent(unseen)}})
+			events.notSent(receipts[i:i+1], k.begun)
 		}
 		failed = failed || receipts[i].Err != nil
 	}
 	if failed {
-		return receipts, &PublishError{Topic: topic, Receipts: receipts}
+		return receipts, &PublishError{Topic: events.topic, Receipts: receipts}
 	}
 	return receipts, err
 }
@@ -168,28 +167,30 @@ func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, er
 	k, ok := ctx.Value(ticketKey{}).(*ticket)
 	switch {
 	case !ok:
-		return "", final(fmt.Errorf("%w: XADD %q for a message that did not come through Guard.Decorator", ErrUnguarded, a.Stream))
+		return "", appender.Final(fmt.Errorf("%w: XADD %q for a message that did not come through Guard.Decorator", ErrUnguarded, a.Stream))
 	case k.receipt != nil:
-		return "", final(fmt.Errorf("%w: a second XADD for one message", ErrUnguarded))
+		return "", appender.Final(fmt.Errorf("%w: a second XADD for one message", ErrUnguarded))
 	case k.topic != a.Stream:
-		return "", final(fmt.Errorf("%w: message for topic %q is added to stream %q", ErrUnguarded, k.topic, a.Stream))
+		return "", appender.Final(fmt.Errorf("%w: message for topic %q is added to stream %q", ErrUnguarded, k.topic, a.Stream))
 	case a.ID != "" && a.ID != "*":
-		return "", final(fmt.Errorf("%w: XADD %q with the explicit entry ID %q, which IDMP does not take", ErrUnguarded, a.Stream, a.ID))
+		return "", appender.Final(fmt.Errorf("%w: XADD %q with the explicit entry ID %q, which IDMP does not take", ErrUnguarded, a.Stream, a.ID))
 	case a.ProducerID != "" || a.IdempotentID != "":
-		return "", final(fmt.Errorf("%w: XADD %q with IDs of its own", ErrUnguarded, a.Stream))
+		return "", appender.Final(fmt.Errorf("%w: XADD %q with IDs of its own", ErrUnguarded, a.Stream))
 	}
 	it := k.item
-	if it.fields, err = g.fields(a, k); err != nil {
+	if it.Fields, err = g.fields(a, k); err != nil {
 		return "", permanent(err)
 	}
-	it.size, it.trim = sizeOf(it.fields), trimOf(a)
-	if !g.engine.begin() {
+	it.Size, it.Trim = sizeOf(it.Fields), trimOf(a)
+	if !g.engine.runner.Begin() {
 		return "", ErrClosed
 	}
-	defer g.engine.end()
-	c := newCall(1)
-	c.begun, c.items[0] = k.begun, *it
-	receipt := g.engine.deliver(k.ctx, g.engine.topic(k.topic), c)[0]
+	defer g.engine.runner.End()
+	t := g.engine.acquire(k.topic, k.begun)
+	defer t.release()
+	c := batch.NewCall(1, k.begun)
+	c.Items[0] = *it
+	receipt := t.send(k.ctx, c)[0]
 	k.receipt = &receipt
 	return receipt.EntryID, receipt.Err
 }
@@ -206,10 +207,11 @@ func (g *Guard) fields(a *redis.XAddArgs, k *ticket) ([]any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if msg.UUID != k.item.sent.UUID || !bytes.Equal(msg.Payload, k.item.sent.Payload) || !maps.Equal(msg.Metadata, k.item.sent.Metadata) {
+	sent := noteOf(k.item).sent
+	if msg.UUID != sent.UUID || !bytes.Equal(msg.Payload, sent.Payload) || !maps.Equal(msg.Metadata, sent.Metadata) {
 		return nil, fmt.Errorf("%w: in mode idmpauto the decorated publisher must use the default marshaller", ErrUnguarded)
 	}
-	return wire.Encode(k.item.sent, k.item.sent.Metadata)
+	return wire.Encode(sent, sent.Metadata)
 }
 
 func valuesOf(values any) (map[string]any, error) {

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 )
 
 // guardClient is a client whose XADD is the guard's.
@@ -139,7 +141,7 @@ func refuseXAdd(cmd redis.Cmder) error {
 	if !strings.EqualFold(cmd.Name(), "xadd") {
 		return nil
 	}
-	err := final(fmt.Errorf("%w: XADD outside of a decorated publisher", ErrUnguarded))
+	err := appender.Final(fmt.Errorf("%w: XADD outside of a decorated publisher", ErrUnguarded))
 	cmd.SetErr(err)
 	return err
 }

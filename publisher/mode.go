@@ -1,6 +1,10 @@
 package publisher
 
-import "fmt"
+import (
+	"time"
+
+	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
+)
 
 // Mode says what makes a second publish of one key harmless.
 type Mode uint8
@@ -22,21 +26,26 @@ const (
 	Latch
 )
 
-var modeNames = [...]string{"auto", "idmp", "idmpauto", "latch"}
+// The numbers are those of the package that keeps the layout record.
+var _ = [1]struct{}{}[appender.Mode(Latch)-appender.Latch]
 
 // String is the name that stands in the layout record and in logs.
-func (m Mode) String() string {
-	if int(m) < len(modeNames) {
-		return modeNames[m]
-	}
-	return fmt.Sprintf("Mode(%d)", uint8(m))
+func (m Mode) String() string { return appender.Mode(m).String() }
+
+// Layout says how the keys of a topic are remembered. It stands in a hash beside
+// the stream, is made together with it, and every instance obeys it whatever its
+// own configuration would choose. So a rolling deploy or a server upgrade can't
+// split one key over two mechanisms or two shards.
+type Layout struct {
+	// Mode is IDMP, IDMPAuto or Latch.
+	Mode Mode
+	// Shards is the number of producer IDs for each logical producer.
+	Shards int
+	// Duration is the window that the stream gets when it is made; 0 in mode Latch,
+	// where each publisher's own is the time to live of its latches.
+	Duration time.Duration
 }
 
-func parseMode(s string) (Mode, error) {
-	for i, name := range modeNames {
-		if name == s && Mode(i) != Auto {
-			return Mode(i), nil
-		}
-	}
-	return Auto, fmt.Errorf("unknown mode %q", s)
+func layoutOf(l appender.Layout) Layout {
+	return Layout{Mode: Mode(l.Mode), Shards: l.Shards, Duration: l.Duration}
 }

@@ -41,9 +41,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &Publisher{engine: newEngine(cfg, logger)}
-	p.engine.warnOfProducerID()
-	return p, nil
+	return &Publisher{engine: newEngine(cfg, logger, false)}, nil
 }
 
 // Publish publishes messages to a topic, the stream of that name, in order. It
@@ -98,23 +96,24 @@ func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Mess
 	}
 	begun := time.Now()
 	err := checkTopic(topic)
-	if err == nil && (p.closed.Load() || !p.engine.begin()) {
+	if err == nil && (p.closed.Load() || !p.engine.runner.Begin()) {
 		err = ErrClosed
 	}
 	if err != nil {
 		receipts := p.engine.refused(topic, msgs, begun, err)
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
-	defer p.engine.end()
-	t := p.engine.topic(topic)
-	c, receipts := t.encodeAll(ctx, msgs)
+	defer p.engine.runner.End()
+	t := p.engine.acquire(topic, begun)
+	defer t.release()
+	c, receipts := t.encoder.encodeAll(ctx, msgs, begun)
 	tried := receipts == nil
 	if tried {
-		receipts = p.engine.deliver(ctx, t, c)
+		receipts = t.send(ctx, c)
 	} else {
-		p.engine.concluded(receipts, begun)
+		t.events.notSent(receipts, begun)
 	}
-	c.settle(receipts, tried)
+	settleClaims(c, receipts, tried)
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
@@ -178,6 +177,3 @@ func checkTopic(name string) error {
 	}
 	return nil
 }
-
-// notSent is the error of a message that this call did not send.
-func notSent(reason error) error { return fmt.Errorf("%w: %w", ErrNotSent, reason) }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
 // Verdict says what a publish did. Look at [Receipt.Err] first: a conflict has a verdict,
@@ -14,18 +16,21 @@ import (
 type Verdict uint8
 
 const (
-	// Unknown: it could not be found out, or nothing was sent. The receipt has an
-	// error.
+	// Unknown means that it could not be found out, or that nothing was sent. The receipt
+	// has an error.
 	Unknown Verdict = iota
-	// Added: the entry is new.
+	// Added means that the entry is new.
 	Added
-	// Duplicate: the key was in the stream before; nothing was added. With a
+	// Duplicate means that the key was in the stream before; nothing was added. With a
 	// [ConflictError] in the receipt it was there with another content.
 	Duplicate
-	// OriginalGone: the key was used, and its entry has been deleted or trimmed
+	// OriginalGone means that the key was used, and its entry has been deleted or trimmed
 	// since; nothing was added. Who did not read it in time does not get it.
 	OriginalGone
 )
+
+// The numbers are those of the package that makes the verdicts.
+var _ = [1]struct{}{}[batch.Verdict(OriginalGone)-batch.OriginalGone]
 
 var verdictNames = [...]string{"unknown", "added", "duplicate", "original gone"}
 
@@ -53,7 +58,7 @@ type Receipt struct {
 	// OriginalGone.
 	Age  time.Duration
 	Mode Mode
-	// Resent: the reply of an earlier try was lost, and this call sent it again. An
+	// Resent means that the reply of an earlier try was lost, and this call sent it again. An
 	// Added with Resent was recognised by the UUID of the stored entry; a message that
 	// has the UUID of the original in every retry, such as one made from the key, is
 	// Added then, too. IDMPAuto derives the UUID from the content, so there a resend is

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strconv"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
@@ -18,7 +17,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
-// errOfOneInstance: the ProducerID looks like the name of one instance of the service.
+// errOfOneInstance means that the ProducerID looks like the name of one instance of the service.
 var errOfOneInstance = errors.New("the ProducerID must be the same in all instances and after a restart, or each of them adds an event once")
 
 // Forms of IDs that are made for one instance, or for one start of it.
@@ -47,24 +46,18 @@ func ofOneInstance(id string) string {
 	return ""
 }
 
-// warnOfProducerID tells the log about such a ProducerID.
-func (e *engine) warnOfProducerID() {
-	if looks := ofOneInstance(e.cfg.ProducerID); looks != "" {
-		e.logger.Error("Config.ProducerID "+looks+"; name the service instead", errOfOneInstance, watermill.LogFields{"producer_id": e.cfg.ProducerID})
-	}
-}
-
 // checkTraps warns of what works, and does not recognise retries.
-func (t *topic) checkTraps(ctx context.Context, stream server.StreamInfo, layout Layout, r *Report) {
-	if t.cfg.Key == eventkey.MessageUUID() || t.cfg.Key == nil && t.engine.cfg.Key == eventkey.MessageUUID() {
+func (t *topicChecker) checkTraps(ctx context.Context, stream server.StreamInfo, layout Layout) {
+	r := t.report
+	if t.keySource() == eventkey.MessageUUID() {
 		r.warn("Topic %q has the message UUID for its key: that is right only for an outbox or a forwarder, which store the message "+
 			"before they publish it. Elsewhere each retry makes a new UUID, and is added again; take the key from the event's fields.", t.name)
 	}
-	if layout.Mode != Latch && t.engine.cfg.Producer == nil && stream.PIDsTracked > int64(layout.Shards) {
+	if layout.Mode != Latch && t.cfg.Producer == nil && stream.PIDsTracked > int64(layout.Shards) {
 		r.warn("Topic %q has keys of %d producer IDs, and this publisher has %d: others publish to it, or instances of one service "+
 			"have ProducerIDs of their own, of which each adds an event once.", t.name, stream.PIDsTracked, layout.Shards)
 	}
-	t.checkSample(ctx, r)
+	t.checkSample(ctx)
 }
 
 // What checkSample reads: the newest entries, up to a number and about so many bytes.
@@ -76,7 +69,7 @@ const (
 // checkSample looks at the newest entries for two that have the same key, by the configured
 // source, and other contents. What a publisher of ours has added has none; but a stream
 // that another one has written shows that a key is too coarse before an event is lost.
-func (t *topic) checkSample(ctx context.Context, r *Report) {
+func (t *topicChecker) checkSample(ctx context.Context) {
 	type event struct {
 		id    string
 		msg   *message.Message
@@ -84,7 +77,7 @@ func (t *topic) checkSample(ctx context.Context, r *Report) {
 	}
 	seen := make(map[string]event)
 	for _, entry := range t.newestEntries(ctx) {
-		msg, err := t.engine.decode(t.name, entry.ID, entry.Values)
+		msg, err := t.streams.Decode(t.name, entry.ID, entry.Values)
 		if err != nil {
 			continue
 		}
@@ -92,7 +85,7 @@ func (t *topic) checkSample(ctx context.Context, r *Report) {
 		if !ok {
 			continue
 		}
-		print, err := identity.Sum(t.cfg.Fingerprint, msg)
+		print, err := identity.Sum(t.settings.Fingerprint, msg)
 		if err != nil {
 			continue
 		}
@@ -105,20 +98,20 @@ func (t *topic) checkSample(ctx context.Context, r *Report) {
 			continue
 		}
 		where := "content"
-		if field := identity.FirstDifference(t.cfg.Fingerprint, msg.Payload, other.msg.Payload); field != "" {
+		if field := identity.FirstDifference(t.settings.Fingerprint, msg.Payload, other.msg.Payload); field != "" {
 			where = "field " + field
 		}
-		r.warn("Topic %q: entries %s and %s both have the key %q, and another %s. If they are two events, the key is too coarse, and the "+
+		t.report.warn("Topic %q: entries %s and %s both have the key %q, and another %s. If they are two events, the key is too coarse, and the "+
 			"second would be refused as a conflict; if they are one, leave the field out by Fingerprint.", t.name, entry.ID, other.id, key, where)
 		return
 	}
 }
 
 // newestEntries reads some, the newest first; none where the user may not.
-func (t *topic) newestEntries(ctx context.Context) (entries []redis.XMessage) {
+func (t *topicChecker) newestEntries(ctx context.Context) (entries []redis.XMessage) {
 	end, size := "+", 0
 	for count := int64(1); len(entries) < sampleEntries && size < sampleBytes; count = min(2*count, int64(sampleEntries-len(entries))) {
-		some, err := t.engine.client.XRevRangeN(ctx, t.name, end, "-", count).Result()
+		some, err := t.client.XRevRangeN(ctx, t.name, end, "-", count).Result()
 		if err != nil || len(some) == 0 {
 			return entries
 		}
@@ -137,14 +130,19 @@ func (t *topic) newestEntries(ctx context.Context) (entries []redis.XMessage) {
 	return entries
 }
 
+// keySource is the one that names the events of the topic; nil if there is none.
+func (t *topicChecker) keySource() eventkey.Source {
+	if t.settings.Key != nil {
+		return t.settings.Key
+	}
+	return t.cfg.Key
+}
+
 // keyOfSource is the key that the topic's source finds in a stored message. A message that was
 // given another one is none of its.
-func (t *topic) keyOfSource(msg *message.Message) (key string, ok bool) {
-	source := t.cfg.Key
-	if source == nil {
-		source = t.engine.cfg.Key
-	}
-	if source == nil || t.engine.cfg.Mode == IDMPAuto {
+func (t *topicChecker) keyOfSource(msg *message.Message) (key string, ok bool) {
+	source := t.keySource()
+	if source == nil || t.cfg.Mode == IDMPAuto {
 		return "", false
 	}
 	defer func() {

@@ -18,7 +18,7 @@ import (
 // TestFaultEverythingAtOnce publishes from several publishers, each event from more
 // than one of them and again until it is acknowledged, over links that lose, stall,
 // cut, slow and refuse, to a server that is killed and restarted. In the end every
-// event is in the stream once, and exactly one of its publishes was told so.
+// event is in the stream once, and exactly one of its publishes returned Added.
 func TestFaultEverythingAtOnce(t *testing.T) {
 	length := 2 * time.Minute
 	if testing.Short() {
@@ -86,13 +86,13 @@ func TestFaultEverythingAtOnce(t *testing.T) {
 			}
 			// An event whose append was acknowledged to nobody is Duplicate for all.
 			if a := int(added.Load()); a > events {
-				t.Errorf("%d were told that they added one of %d events", a, events)
+				t.Errorf("%d returned Added for one of %d events", a, events)
 			}
 			lost := 0
 			for _, l := range links {
 				lost += l.Stats().Lost
 			}
-			t.Logf("%d events, %d calls, %d replies lost, %d entries, %d told added", events, attempts.Load(), lost, len(list), added.Load())
+			t.Logf("%d events, %d calls, %d replies lost, %d entries, %d returned Added", events, attempts.Load(), lost, len(list), added.Load())
 		})
 	}
 }

@@ -24,7 +24,7 @@ type orders struct {
 	From, To    int // payments, one call each
 }
 
-// childMain publishes what it is told and prints one line a receipt. It begins when
+// childMain publishes what it reads and prints one line a receipt. It begins when
 // a line comes on standard input, so that several children start at once.
 func childMain() int {
 	var o orders

@@ -57,7 +57,7 @@ func TestClientHookPanics(t *testing.T) {
 				mustPublish(t, p, topic, payment(0))
 
 				hook.on.Store(true)
-				// In the caller's goroutine, in a flight's, and more calls than there are flights.
+				// In the caller's goroutine, in a sender's, and more calls than there are senders.
 				var wg sync.WaitGroup
 				for n := 1; n <= 20; n++ {
 					wg.Go(func() {

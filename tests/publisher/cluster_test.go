@@ -24,7 +24,7 @@ func clusters() []setup {
 	}
 }
 
-// Scenario 14, first half, and scenario 47: no CROSSSLOT, for any name of a topic.
+// There is no CROSSSLOT on a cluster, for any name of a topic.
 func TestClusterTopics(t *testing.T) {
 	t.Parallel()
 	for _, c := range clusters() {
@@ -52,7 +52,7 @@ func TestClusterTopics(t *testing.T) {
 	}
 }
 
-// Scenario 14, second half: the slot moves to another node and back while there are
+// The slot moves to another node and back while there are
 // publishers. Nothing is lost, nothing doubled.
 func TestSlotMigratesWhilePublishing(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// switchable dials where it is told, whatever address is asked for: a service name
+// switchable dials its own address, whatever address is asked for: a service name
 // that moves to another server.
 type switchable struct {
 	mu   sync.Mutex

@@ -18,7 +18,7 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// Each message of each call has one event with what its caller is told, also where nothing
+// Each message of each call has one event with what its caller gets, also where nothing
 // was sent; and each outcome says how long it took.
 func TestEveryOutcomeHasOneEvent(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
@@ -30,15 +30,15 @@ func TestEveryOutcomeHasOneEvent(t *testing.T) {
 		c.Hooks = []publisher.Hooks{{OnPublish: events.Add}}
 	}
 	p := newPublisher(t, link.Client(), hooked)
-	told := 0
+	seen := 0
 	expect := func(what string, publish func(string, ...*message.Message) error, topic string, want error, msgs ...*message.Message) {
 		t.Helper()
 		err := publish(topic, msgs...)
 		if want != nil && !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
-		got := events.All()[told:]
-		told += len(got)
+		got := events.All()[seen:]
+		seen += len(got)
 		if len(got) != len(msgs) {
 			t.Fatalf("%s: %d events for %d messages: %+v", what, len(got), len(msgs), got)
 		}
@@ -69,10 +69,10 @@ func TestEveryOutcomeHasOneEvent(t *testing.T) {
 	link.Lose(func(c faultlink.Command) bool { return c.Is("XADD") })
 	expect("unknown", p.Publish, topic, publisher.ErrOutcomeUnknown, payment(8), payment(9))
 	link.Heal()
-	if err := p.Publish(rediskey.LayoutKey(topic), payment(1)); err == nil || len(events.All()) != told+1 {
-		t.Errorf("reserved topic: %v, %d events", err, len(events.All())-told)
+	if err := p.Publish(rediskey.LayoutKey(topic), payment(1)); err == nil || len(events.All()) != seen+1 {
+		t.Errorf("reserved topic: %v, %d events", err, len(events.All())-seen)
 	}
-	told = len(events.All())
+	seen = len(events.All())
 
 	guard, err := publisher.NewGuard(publisher.Config{Client: s.Client(), ProducerID: "payment-service", Key: payKey, MaxPayload: 10_000,
 		Hooks: []publisher.Hooks{{OnPublish: events.Add}}}, observe.Logger{T: t})

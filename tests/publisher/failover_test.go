@@ -15,7 +15,7 @@ func minReplicas(n int) change {
 	return func(c *publisher.Config) { c.MinReplicas = n }
 }
 
-// Scenario 15: the primary dies under publishers, the replica is promoted. What was
+// The primary dies under publishers, the replica is promoted. What was
 // acknowledged under MinReplicas is there, once.
 func TestFailover(t *testing.T) {
 	t.Parallel()

@@ -44,12 +44,12 @@ func TestCallerIsNotKeptByAnotherOnesRetries(t *testing.T) {
 	link.Stall(faultlink.Replies)
 	timed, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
-	for n := range 3 { // the flights
+	for n := range 3 { // the senders
 		wg.Go(func() { _, _ = p.Send(timed, topic, payment(10+n)) })
 	}
 	<-time.After(50 * time.Millisecond)
 	wg.Go(func() { _, _ = p.Send(timed, topic, with(1, `{"order_id":"1","payment_id":"unlucky"}`)) })
-	<-time.After(150 * time.Millisecond) // the flights are late: the next call gets one
+	<-time.After(150 * time.Millisecond) // the senders are late: the next call gets one
 	time.AfterFunc(50*time.Millisecond, link.Resume)
 	start := time.Now()
 	if err := p.Publish(topic, payment(20)); err != nil {
@@ -89,7 +89,7 @@ func TestRetriesEndWithTheWindow(t *testing.T) {
 }
 
 // A resend that goes out in time and gets to the server when the window has passed may
-// add the event again: that is told.
+// add the event again: the receipt says so.
 func TestAddedAgainAfterTheWindow(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
@@ -213,5 +213,5 @@ func TestCloseGivesUp(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Error("the call still hangs")
 	}
-	link.Resume() // lets the flight's goroutine end
+	link.Resume() // lets the sender's goroutine end
 }

@@ -84,7 +84,7 @@ func TestEntryOfAnotherProgramInAStreamMadeAnew(t *testing.T) {
 	}
 }
 
-// The caller gives up and uses its message again, while the message waits in a flight for a
+// The caller gives up and uses its message again, while the message waits in a sender for a
 // connection: what is sent then is what was published.
 func TestMessageIsUsedAgainWhileItIsSent(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {

@@ -30,7 +30,7 @@ func (l capturingLogger) Info(msg string, f watermill.LogFields) {
 
 func (l capturingLogger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
 
-// An outage is told to the log once, when it begins and when it is over, however many
+// An outage is logged once, when it begins and when it is over, however many
 // callers there are; a reply that was lost is none.
 func TestOutageIsLoggedOnce(t *testing.T) {
 	link := faultlink.New(t, testserver.Shared(t, testserver.Redis86).Addr())
@@ -55,7 +55,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		return begun, over
 	}
 	if begun, _ := outages(); begun != 0 {
-		t.Errorf("a lost reply is told as an outage")
+		t.Errorf("a lost reply is logged as an outage")
 	}
 	link.Refuse()
 	link.Cut()
@@ -65,7 +65,7 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 	}
 	testserver.Eventually(t, 10*time.Second, func() error {
 		if begun, _ := outages(); begun == 0 {
-			return errors.New("no outage is told")
+			return errors.New("no outage is logged")
 		}
 		return nil
 	})
@@ -76,6 +76,6 @@ func TestOutageIsLoggedOnce(t *testing.T) {
 		}
 	}
 	if begun, over := outages(); begun != 1 || over != 1 {
-		t.Errorf("told %d times that an outage began, and %d times that it is over", begun, over)
+		t.Errorf("logged %d times that an outage began, and %d times that it is over", begun, over)
 	}
 }

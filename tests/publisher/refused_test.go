@@ -12,7 +12,7 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// Scenario 12, and the same for each right that a mode needs.
+// The user lacks one right: each that a mode needs is taken away alone.
 func TestMissingRight(t *testing.T) {
 	t.Parallel()
 	type right struct {

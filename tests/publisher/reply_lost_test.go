@@ -24,7 +24,7 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// Scenario 1.
+// The reply of the append is lost: it goes out again, and is recognised as its own first try.
 func TestReplyOfTheAppendLost(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		topic := testserver.Topic(t)
@@ -42,7 +42,7 @@ func TestReplyOfTheAppendLost(t *testing.T) {
 			wantVerdict(t, r, publisher.Added)
 		}
 		if !r.Resent || r.Attempts != 2 {
-			t.Errorf("receipt does not tell of the resend: %+v", r)
+			t.Errorf("receipt does not say that it was sent again: %+v", r)
 		}
 		wantEntries(t, s.Client(), topic, 2)
 		last, err := s.Client().XRevRangeN(t.Context(), topic, "+", "-", 1).Result()
@@ -135,7 +135,7 @@ func TestLossyLink(t *testing.T) {
 	})
 }
 
-// Scenario 2, and: a caller's context ends the call in time with any options of the
+// The connection stalls, and the application tries again by itself. A caller's context ends the call in time with any options of the
 // client.
 func TestStallThenApplicationRetry(t *testing.T) {
 	options := map[string]func(*redis.Options){
@@ -193,7 +193,8 @@ func TestStallThenApplicationRetry(t *testing.T) {
 	})
 }
 
-// Scenario 3.
+// The producer is killed between the append and its reply, and publishes again when it is
+// restarted.
 func TestProducerDiesBetweenAppendAndReply(t *testing.T) {
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
 		t.Run(string(kind), func(t *testing.T) {
@@ -239,7 +240,7 @@ func closeOnce(c chan struct{}) {
 	}
 }
 
-// Scenario 16.
+// The connection is cut when half of a batch is done, and the caller repeats the call.
 func TestBatchHalfDone(t *testing.T) {
 	t.Parallel()
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
@@ -334,7 +335,7 @@ func TestCloseWaitsForWhatIsBeingSent(t *testing.T) {
 	}
 }
 
-// Scenario 17.
+// Close is called while there are publishers.
 func TestCloseWhilePublishing(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		topic := testserver.Topic(t)

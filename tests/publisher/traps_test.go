@@ -13,7 +13,7 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// What works and does not recognise retries is told by Check, with what to do.
+// What works and does not recognise retries is reported by Check, with what to do.
 func TestCheckWarnsOfTraps(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client := s.Client()

@@ -33,7 +33,7 @@ func TestUserCodePanics(t *testing.T) {
 				OnWindow:  func(publisher.WindowEvent) { panic("hook") },
 			}}
 		})
-		for n := range 5 { // more than there are flights
+		for n := range 5 { // more than there are senders
 			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Added)
 		}
 		if m != publisher.IDMPAuto { // there other content is another event

@@ -27,7 +27,7 @@ func with(n int, format string, args ...any) *message.Message {
 	return msg
 }
 
-// Scenario 11: the same behaviour on every server, by the mode that it can do.
+// The same behaviour on every server, by the mode that it can do.
 func TestEveryServerBehavesTheSame(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		client, topic := s.Client(), testserver.Topic(t)
@@ -68,7 +68,7 @@ func TestEveryServerBehavesTheSame(t *testing.T) {
 	})
 }
 
-// Scenario 11: IDMP asked for where there is none.
+// IDMP is asked for where there is none.
 func TestExplicitIDMPOnAnOldServer(t *testing.T) {
 	testserver.Each(t, func(t *testing.T, s *testserver.Server) {
 		if s.Kind().HasIDMP() {
@@ -91,7 +91,7 @@ func TestExplicitIDMPOnAnOldServer(t *testing.T) {
 	})
 }
 
-// Scenario 6.
+// An event is published again after its entry was deleted.
 func TestEventAfterDelete(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		client, topic := s.Client(), testserver.Topic(t)
@@ -165,7 +165,7 @@ func TestDeletedStreamIsForgotten(t *testing.T) {
 	})
 }
 
-// Scenario 7: one right after the other, 5,000 times: the same millisecond, often.
+// One key, two payloads: one right after the other, 5,000 times: the same millisecond, often.
 func TestSameKeyOtherPayload(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		t.Parallel()
@@ -185,7 +185,7 @@ func TestSameKeyOtherPayload(t *testing.T) {
 	})
 }
 
-// Scenario 7: from two publishers at once. Exactly one is added, the other is a
+// One key, two payloads, from two publishers at once. Exactly one is added, the other is a
 // conflict, and the one that was added is what stays.
 func TestSameKeyOtherPayloadAtOnce(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
@@ -224,7 +224,7 @@ func TestSameKeyOtherPayloadAtOnce(t *testing.T) {
 		}
 		for n, payload := range payloads(t, client, topic) {
 			if payload != winners[n] {
-				t.Errorf("entry %d is %s, the publisher of %s was told that it was added", n, payload, winners[n])
+				t.Errorf("entry %d is %s, the publish of %s returned Added", n, payload, winners[n])
 			}
 		}
 	})
@@ -293,7 +293,7 @@ func TestFingerprintOfNothing(t *testing.T) {
 	})
 }
 
-// Scenario 7: a field that differs in each try.
+// A field that differs in each try.
 func TestFieldLeftOutOfTheFingerprint(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		if m == publisher.IDMPAuto {
@@ -308,7 +308,7 @@ func TestFieldLeftOutOfTheFingerprint(t *testing.T) {
 	})
 }
 
-// Scenario 8.
+// A field of the key is missing.
 func TestKeyFieldMissing(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
@@ -328,7 +328,7 @@ func TestKeyFieldMissing(t *testing.T) {
 	wantEntries(t, client, topic, 0)
 }
 
-// Scenario 9.
+// Values that contain the separator don't make one key of two events.
 func TestValuesThatContainTheSeparator(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		client, topic := s.Client(), testserver.Topic(t)
@@ -341,7 +341,7 @@ func TestValuesThatContainTheSeparator(t *testing.T) {
 	})
 }
 
-// Scenario 10.
+// In mode IDMPAuto, metadata that differs in each try does not count.
 func TestContentHashAndVolatileMetadata(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
@@ -402,7 +402,7 @@ func poison(msg *message.Message, handler string) {
 }
 
 // A handler that runs again and publishes something else by itself: the first one
-// stays, it is no error, and the hook is told.
+// stays, it is no error, and the hook receives it.
 func TestChildKeyWithOtherContent(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		if m == publisher.IDMPAuto {
@@ -423,7 +423,7 @@ func TestChildKeyWithOtherContent(t *testing.T) {
 		wantVerdict(t, run("first"), publisher.Duplicate)
 		wantVerdict(t, run("second"), publisher.Duplicate)
 		if len(differs.All()) != 1 {
-			t.Errorf("the hook was told %d times", len(differs.All()))
+			t.Errorf("the hook received it %d times", len(differs.All()))
 		}
 		wantEntries(t, client, topic, 1)
 	})

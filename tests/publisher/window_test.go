@@ -114,7 +114,7 @@ func TestTenTimesTheWindow(t *testing.T) {
 	// The newest keys are remembered, the oldest are not.
 	wantVerdict(t, mustPublish(t, p, topic, payment(99_999))[0], publisher.Duplicate)
 	wantVerdict(t, mustPublish(t, p, topic, payment(0))[0], publisher.Added)
-	// At the end all are told that have been forgotten, up to the last batches.
+	// At the end all are reported that have been forgotten, up to the last batches.
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestTenTimesTheWindow(t *testing.T) {
 		evicted += e.Evicted
 	}
 	if evicted < 85_000 || evicted > 90_002 {
-		t.Errorf("%d were told to be forgotten, 90,000 were", evicted)
+		t.Errorf("%d were reported as forgotten, 90,000 were", evicted)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestExpiryIsNoOverflow(t *testing.T) {
 	}
 }
 
-// Scenario 5: 20 processes start at once on a new topic, with two windows. One of
+// Twenty processes start at once on a new topic, with two windows. One of
 // them is in force for the first entry, and every key is added once.
 func TestTwentyInstancesStartAtOnce(t *testing.T) {
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70} {
@@ -193,8 +193,8 @@ func TestTwentyInstancesStartAtOnce(t *testing.T) {
 	}
 }
 
-// Scenario 4: instances with other settings come one after the other, while a third
-// retries. Nothing is wiped, nothing is split, and both values are told.
+// Instances with other settings come one after the other, while a third
+// retries. Nothing is wiped, nothing is split, and both values are reported.
 func TestOtherSettingsInTheNextVersion(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
@@ -357,7 +357,7 @@ func TestOtherModeInTheNextVersion(t *testing.T) {
 	}
 }
 
-// Scenario 4: the server is upgraded under running publishers in mode Auto.
+// The server is upgraded under running publishers in mode Auto.
 func TestServerUpgrade(t *testing.T) {
 	t.Parallel()
 	old := testserver.Start(t, testserver.Redis80)
@@ -481,7 +481,7 @@ func TestStreamMadeAnewBySomebodyElse(t *testing.T) {
 	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.Duplicate)
 }
 
-// A stream that tracks somebody else's ids keeps its window, and both are told; it gets
+// A stream that tracks somebody else's ids keeps its window, and both are reported; it gets
 // ours from the next instance that finds them expired.
 func TestWindowOfSomebodyElse(t *testing.T) {
 	t.Parallel()

@@ -1,16 +1,11 @@
-package publisher
+package appender
 
 import (
-	"errors"
 	"sync"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
-
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
-
-var errWindowTooSmall = errors.New("window is too small")
 
 const (
 	// overflowSamples bounds what a topic remembers of the past window.
@@ -99,38 +94,4 @@ func (o *overflow) rest() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.take(time.Now())
-}
-
-// observe looks at the stream's counters as they were before a batch that was sent at
-// the time asked.
-func (t *topic) observe(st *state, info server.StreamInfo, asked time.Time) {
-	if info.IDMPDuration != st.duration || info.IDMPMaxSize != st.maxSize {
-		// Somebody has made the stream anew or changed its settings. Set up again, to
-		// learn what is in force and to say so.
-		t.setup.forget(st)
-		return
-	}
-	now := time.Now()
-	evicted := t.overflow.evicted(asked, now, st.window.Duration, info)
-	t.tellOverflow(st.window, t.overflow.report(now, evicted, info))
-}
-
-// tellOverflow reports ids that were forgotten too early, if there are any.
-func (t *topic) tellOverflow(effective Window, evicted int64) {
-	if evicted == 0 {
-		return
-	}
-	t.engine.logger.Error("Keys were forgotten before the window's duration had passed; publishing them again adds them again", errWindowTooSmall, watermill.LogFields{
-		"topic": t.name, "window": effective.Duration.String(), "window_entries": effective.Entries, "evicted": evicted,
-	})
-	t.engine.onWindow(WindowEvent{Topic: t.name, Kind: WindowOverflow, Wanted: t.cfg.Window, Effective: effective, Evicted: evicted})
-}
-
-// lastWord reports what the pause between two reports has held back.
-func (t *topic) lastWord() {
-	var effective Window
-	if st := t.setup.known(); st != nil {
-		effective = st.window
-	}
-	t.tellOverflow(effective, t.overflow.rest())
 }

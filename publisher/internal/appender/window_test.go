@@ -1,4 +1,4 @@
-package publisher
+package appender
 
 import (
 	"fmt"
@@ -8,11 +8,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
 func TestShards(t *testing.T) {
 	for entries, want := range map[int]int{0: 1, 1: 1, 10_000: 1, 10_001: 2, 100_000: 11, 1_000_000: 107, 10_000_000: 0} {
-		if got := shardsFor(entries); got != want {
+		if got := ShardsFor(entries); got != want {
 			t.Errorf("%d entries: %d shards, want %d", entries, got, want)
 		}
 	}
@@ -22,17 +23,17 @@ func TestShards(t *testing.T) {
 func TestCapacityCoversTheWindow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		entries := rapid.IntRange(1, 1_000_000).Draw(t, "entries")
-		n := shardsFor(entries)
-		c := capacity(n, maxShardEntries)
+		n := ShardsFor(entries)
+		c := capacity(n, MaxShardEntries)
 		if c < entries {
 			t.Fatalf("%d entries, capacity %d", entries, c)
 		}
-		if shardsFor(c) != n || shardsFor(c+1) == n {
+		if ShardsFor(c) != n || ShardsFor(c+1) == n {
 			t.Fatalf("capacity %d of %d shards is not the most they hold", c, n)
 		}
 	})
 	for n, want := range map[int]int{1: 10_000, 2: 18_835, 11: 103_595} { // the last one stands in docs/operations.md
-		if c := capacity(n, maxShardEntries); c != want {
+		if c := capacity(n, MaxShardEntries); c != want {
 			t.Errorf("capacity of %d shards is %d, want %d", n, c, want)
 		}
 	}
@@ -41,13 +42,13 @@ func TestCapacityCoversTheWindow(t *testing.T) {
 // The hash spreads real keys so that none of the shards is overfull.
 func TestNoShardIsOverfull(t *testing.T) {
 	for _, entries := range []int{20_000, 100_000, 500_000} {
-		n := shardsFor(entries)
+		n := ShardsFor(entries)
 		counts := make([]int, n)
 		for i := range entries {
 			counts[shardOf(fmt.Sprintf("pay:%d:p%d", i/2, i), n)]++
 		}
 		for shard, count := range counts {
-			if count > maxShardEntries {
+			if count > MaxShardEntries {
 				t.Errorf("%d entries: shard %d of %d has %d", entries, shard, n, count)
 			}
 		}
@@ -136,17 +137,10 @@ func TestOverflowReports(t *testing.T) {
 
 // A producer a day ahead would trim everything if it went by its own clock.
 func TestMaxAgeGoesByTheServersClock(t *testing.T) {
-	c := good(t)
-	c.MaxAge = time.Hour
-	p, err := New(c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.Close() }()
-	st := &state{clock: server.ClockAt(time.Now().Add(-24 * time.Hour))} // our clock is a day ahead of the server's
-	orders := p.engine.topic("orders")
-	orders.saw(server.ID{MS: uint64(time.Now().UnixMilli())})
-	args := orders.appendTrim(nil, st, &item{})
+	orders := New(&Config{ProducerID: "p"}, "orders", Settings{MaxAge: time.Hour}, nil)
+	st := &Session{stream: orders, clock: server.ClockAt(time.Now().Add(-24 * time.Hour))} // our clock is a day ahead of the server's
+	orders.recordID(server.ID{MS: uint64(time.Now().UnixMilli())})
+	args := st.appendTrim(nil, &batch.Item{})
 	want := time.Now().Add(-25 * time.Hour)
 	if len(args) != 3 || args[0] != "minid" || args[1] != "~" {
 		t.Fatalf("clause %v", args)
@@ -162,18 +156,12 @@ func TestMaxAgeGoesByTheServersClock(t *testing.T) {
 // A server whose clock was set back gives new entries the time of the newest one. They
 // must not count as old as soon as they are added.
 func TestMaxAgeAfterTheServersClockWasSetBack(t *testing.T) {
-	c := good(t)
-	c.MaxAge = time.Minute
-	p, err := New(c, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = p.Close() }()
-	orders, st := p.engine.topic("orders"), &state{clock: server.ClockAt(time.Now())}
+	orders := New(&Config{ProducerID: "p"}, "orders", Settings{MaxAge: time.Minute}, nil)
+	st := &Session{stream: orders, clock: server.ClockAt(time.Now())}
 	newest := time.Now().Add(-time.Hour).Truncate(time.Millisecond) // set back then, since when an hour has passed
-	orders.saw(server.ID{MS: uint64(newest.UnixMilli())})
-	orders.saw(server.ID{MS: uint64(newest.Add(-time.Minute).UnixMilli())})
-	args := orders.appendTrim(nil, st, &item{})
+	orders.recordID(server.ID{MS: uint64(newest.UnixMilli())})
+	orders.recordID(server.ID{MS: uint64(newest.Add(-time.Minute).UnixMilli())})
+	args := st.appendTrim(nil, &batch.Item{})
 	if got, want := time.UnixMilli(args[2].(int64)), newest.Add(-time.Minute); !got.Equal(want) {
 		t.Errorf("trims up to %v, want %v", got, want)
 	}

@@ -1,4 +1,4 @@
-package publisher
+package appender
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
 // Under a layout that nobody has made retries would not be recognised, so nothing is sent.
@@ -17,12 +19,12 @@ func TestLayoutOfNobodyIsRefused(t *testing.T) {
 	}})
 	t.Cleanup(func() { _ = client.Close() })
 	for _, l := range []Layout{{}, {Mode: Auto, Shards: 1}, {Mode: IDMP}, {Mode: Latch}, {Mode: IDMPAuto, Shards: -1}, {Mode: 9, Shards: 1}} {
-		e := newEngine(Config{Client: client, ProducerID: "p"}, nil)
-		topic := newTopic(e, "orders")
-		if _, err := topic.exec(t.Context(), &state{layout: l}, []*item{{shardID: "p", uuid: "u"}}); !errors.Is(err, ErrLayout) {
+		topic := New(&Config{Client: client, ProducerID: "p"}, "orders", Settings{}, nil)
+		st := &Session{stream: topic, layout: l}
+		if _, err := st.Append(t.Context(), []*batch.Item{{ProducerID: "p", Entry: batch.Entry{UUID: "u"}}}); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v: sent, with %v", l, err)
 		}
-		if _, err := topic.settled(&state{layout: l}); !errors.Is(err, ErrLayout) {
+		if _, err := topic.settled(st); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v: set up, with %v", l, err)
 		}
 	}
