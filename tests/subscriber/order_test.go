@@ -181,6 +181,7 @@ func TestOrderWhileLostEntriesComeBackInParts(t *testing.T) {
 				c.Hooks = []subscriber.Hooks{{OnOwnershipLost: func(e subscriber.OwnershipEvent) { lost <- e.EntryID }}}
 			}), topic)
 			first := receive(t, messages)
+			wantPending(t, client, topic, "billing", int64(len(ids))) // all are read
 			// What another consumer does that takes over 1 to 4 and gives them back as it
 			// finds this one alive: 1 may be taken at once, 2 to 4 have to wait.
 			for i, idle := range []int{1: 3_600_000, 2: 5_000, 3: 5_000, 4: 5_000} {
