@@ -28,7 +28,7 @@ import (
 
 func main() {
 	_, err := pgxstore.New(pgxstore.Config{})
-	fmt.Println(err, redisstore.Config{}, sqlstore.Postgres, middleware.Config{}.Lease, publisher.Auto, subscriber.Config{}.Group)
+	fmt.Println(err, redisstore.Config{}, sqlstore.Postgres, middleware.Config{}.Lease, publisher.ModeAuto, subscriber.Config{}.Group)
 }
 `
 

@@ -462,7 +462,7 @@ type awayStore struct {
 	away atomic.Bool
 }
 
-func (s *awayStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *awayStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if s.away.Swap(false) {
 		return nil, errors.New("connection refused")
 	}

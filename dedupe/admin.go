@@ -27,7 +27,7 @@ type Admin interface {
 // Record is what a store holds of one key.
 type Record struct {
 	Key Key
-	// State is Done, or InProgress while somebody holds the claim.
+	// State is StateDone, or StateInProgress while somebody holds the claim.
 	State State
 	// CommittedAt is zero while in progress.
 	CommittedAt time.Time

@@ -19,12 +19,12 @@ func ExampleNewMemory() {
 	ctx := context.Background()
 	key := dedupe.Key{Namespace: "billing", Topic: "orders", Handler: "charge", Event: "pay:1001"}
 	for range 2 {
-		claim, err := store.Claim(ctx, key, dedupe.Options{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: 24 * time.Hour})
+		claim, err := store.Claim(ctx, key, dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: 24 * time.Hour})
 		if err != nil {
 			panic(err)
 		}
 		fmt.Println(claim.State())
-		if claim.State() == dedupe.Claimed {
+		if claim.State() == dedupe.StateClaimed {
 			// Work, under claim.Context().
 			if err := claim.Commit(ctx, nil); err != nil {
 				panic(err)

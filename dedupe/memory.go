@@ -113,7 +113,7 @@ func (m *Memory) Evicted() int64 {
 }
 
 // Claim implements [Store].
-func (m *Memory) Claim(ctx context.Context, k Key, o Options) (Claim, error) {
+func (m *Memory) Claim(ctx context.Context, k Key, o ClaimOptions) (Claim, error) {
 	if err := k.Validate(); err != nil {
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (m *Memory) Claim(ctx context.Context, k Key, o Options) (Claim, error) {
 
 // try looks once. changed is not nil when another holds the claim, and closes when
 // that ends.
-func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, changed <-chan struct{}, err error) {
+func (m *Memory) try(ctx context.Context, k Key, o ClaimOptions) (claim *memClaim, changed <-chan struct{}, err error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
@@ -158,30 +158,30 @@ func (m *Memory) try(ctx context.Context, k Key, o Options) (claim *memClaim, ch
 	r := m.records[k]
 	expired := r != nil && !now.Before(r.ends)
 	switch {
-	case r != nil && r.state == Done && !expired:
-		claim.state, claim.info.CommittedAt, claim.info.Group = Done, r.committedAt, r.group
+	case r != nil && r.state == StateDone && !expired:
+		claim.state, claim.info.CommittedAt, claim.info.Group = StateDone, r.committedAt, r.group
 		claim.outputs, claim.token = r.outputs, r.token
 		if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
-			claim.state, claim.outputs = Conflict, nil
+			claim.state, claim.outputs = StateConflict, nil
 		}
 		return claim, nil, nil
-	case r != nil && r.state == InProgress && !expired && r.token != o.Token:
-		claim.state, claim.info.RetryAfter = InProgress, r.ends.Sub(now)
+	case r != nil && r.state == StateInProgress && !expired && r.token != o.Token:
+		claim.state, claim.info.RetryAfter = StateInProgress, r.ends.Sub(now)
 		return claim, r.changed, nil
-	case r != nil && r.state == InProgress && !expired:
+	case r != nil && r.state == StateInProgress && !expired:
 		r.ends = now.Add(o.Lease) // the same owner asks again
 	default:
 		if r != nil {
-			claim.info.TookOver = r.state == InProgress
+			claim.info.TookOver = r.state == StateInProgress
 			m.remove(r)
 		}
 		if err := m.makeRoom(now); err != nil {
 			return nil, nil, err
 		}
-		r = &memRecord{key: k, state: InProgress, token: o.Token, ends: now.Add(o.Lease), changed: make(chan struct{})}
+		r = &memRecord{key: k, state: StateInProgress, token: o.Token, ends: now.Add(o.Lease), changed: make(chan struct{})}
 		m.records[k] = r
 	}
-	claim.state = Claimed
+	claim.state = StateClaimed
 	claim.lease, claim.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: o.Lease, SentAt: now, Renew: func(context.Context) error { return m.renew(k, o) }})
 	m.live[claim] = struct{}{}
 	return claim, nil, nil
@@ -216,7 +216,7 @@ func (m *memData) dropExpired(now time.Time) {
 
 func (m *memData) remove(r *memRecord) {
 	delete(m.records, r.key)
-	if r.state == InProgress {
+	if r.state == StateInProgress {
 		close(r.changed)
 	} else {
 		heap.Remove(&m.done, r.place)
@@ -225,13 +225,13 @@ func (m *memData) remove(r *memRecord) {
 
 // held is the record of a claim that is held under the token.
 func (m *memData) held(k Key, token string) *memRecord {
-	if r := m.records[k]; r != nil && r.state == InProgress && r.token == token && time.Now().Before(r.ends) {
+	if r := m.records[k]; r != nil && r.state == StateInProgress && r.token == token && time.Now().Before(r.ends) {
 		return r
 	}
 	return nil
 }
 
-func (m *memData) renew(k Key, o Options) error {
+func (m *memData) renew(k Key, o ClaimOptions) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := m.held(k, o.Token)
@@ -261,9 +261,9 @@ func (m *Memory) Close() error {
 type memClaim struct {
 	store   *Memory
 	key     Key
-	options Options
+	options ClaimOptions
 	state   State
-	info    Info
+	info    ClaimInfo
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	outputs [][]byte
 	token   string // of the record, which another may have made
@@ -271,12 +271,12 @@ type memClaim struct {
 }
 
 func (c *memClaim) State() State             { return c.state }
-func (c *memClaim) Info() Info               { return c.info }
+func (c *memClaim) Info() ClaimInfo          { return c.info }
 func (c *memClaim) Context() context.Context { return c.ctx }
 func (c *memClaim) Outputs() [][]byte        { return c.outputs }
 
 func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
-	if c.state != Claimed {
+	if c.state != StateClaimed {
 		return fmt.Errorf("%w: state is %v", ErrInvalid, c.state)
 	}
 	lost := c.lease.Stop()
@@ -284,7 +284,7 @@ func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
 	m := c.store
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.records[c.key]; r != nil && r.state == Done && r.token == c.options.Token {
+	if r := m.records[c.key]; r != nil && r.state == StateDone && r.token == c.options.Token {
 		return nil
 	}
 	if m.closed {
@@ -299,7 +299,7 @@ func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
 	}
 	now := time.Now()
 	m.dropExpired(now)
-	r.state, r.committedAt, r.ends = Done, now, now.Add(c.options.Retention)
+	r.state, r.committedAt, r.ends = StateDone, now, now.Add(c.options.Retention)
 	r.digest, r.group = storeutil.Digest(c.options.Fingerprint), c.options.Group
 	r.outputs = clone(outputs)
 	heap.Push(&m.done, r)
@@ -308,7 +308,7 @@ func (c *memClaim) Commit(_ context.Context, outputs [][]byte) error {
 }
 
 func (c *memClaim) Rollback(context.Context) error {
-	if c.state != Claimed {
+	if c.state != StateClaimed {
 		return nil
 	}
 	_ = c.lease.Stop() // lost or not, it is given up
@@ -316,7 +316,7 @@ func (c *memClaim) Rollback(context.Context) error {
 	m := c.store
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.records[c.key]; r != nil && r.state == InProgress && r.token == c.options.Token {
+	if r := m.records[c.key]; r != nil && r.state == StateInProgress && r.token == c.options.Token {
 		m.remove(r)
 	}
 	return nil
@@ -331,13 +331,13 @@ func (c *memClaim) release() {
 }
 
 func (c *memClaim) Settle(context.Context) error {
-	if c.state != Claimed && c.state != Done {
+	if c.state != StateClaimed && c.state != StateDone {
 		return nil
 	}
 	m := c.store
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.records[c.key]; r != nil && r.state == Done && r.token == c.token {
+	if r := m.records[c.key]; r != nil && r.state == StateDone && r.token == c.token {
 		r.outputs = nil
 	}
 	return nil

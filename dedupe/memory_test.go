@@ -38,8 +38,8 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-func options() dedupe.Options {
-	return dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
+func options() dedupe.ClaimOptions {
+	return dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
 }
 
 func event(n int) dedupe.Key { return dedupe.Key{Namespace: "n", Event: fmt.Sprint(n)} }
@@ -84,11 +84,11 @@ func TestMemoryNeverEvictsAClaim(t *testing.T) {
 		t.Errorf("%d evicted, want the first 8 of 10", m.Evicted())
 	}
 	for _, n := range []int{0, 9, 10} {
-		if got := state(t, m, event(n)); got != dedupe.Done {
+		if got := state(t, m, event(n)); got != dedupe.StateDone {
 			t.Errorf("event %d: %v, want done", n, got)
 		}
 	}
-	if got := state(t, m, event(8)); got != dedupe.Claimed {
+	if got := state(t, m, event(8)); got != dedupe.StateClaimed {
 		t.Errorf("event 8, the last that had to go: %v", got)
 	}
 }
@@ -105,7 +105,7 @@ func TestMemoryFullOfClaims(t *testing.T) {
 	if _, err := m.Claim(t.Context(), event(2), options()); !errors.Is(err, dedupe.ErrFull) {
 		t.Errorf("error %v, want ErrFull", err)
 	}
-	if got := state(t, m, event(0)); got != dedupe.InProgress {
+	if got := state(t, m, event(0)); got != dedupe.StateInProgress {
 		t.Errorf("a claim that is held: %v", got)
 	}
 }
@@ -128,7 +128,7 @@ func TestTookOver(t *testing.T) {
 	o = options()
 	o.Wait = 10 * time.Second
 	c, err := m.Claim(t.Context(), event(1), o)
-	if err != nil || c.State() != dedupe.Claimed || !c.Info().TookOver {
+	if err != nil || c.State() != dedupe.StateClaimed || !c.Info().TookOver {
 		t.Fatalf("%v, %v, want a claim that took over", c, err)
 	}
 	_ = c.Rollback(t.Context())
@@ -161,11 +161,11 @@ func TestMemoryEvictsWhatRanOutFirst(t *testing.T) {
 		}
 		defer m.Close()
 		put := func(event string, retention time.Duration) dedupe.State {
-			c, err := m.Claim(t.Context(), dedupe.Key{Namespace: "n", Event: event}, dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: retention})
+			c, err := m.Claim(t.Context(), dedupe.Key{Namespace: "n", Event: event}, dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: retention})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.State() == dedupe.Claimed {
+			if c.State() == dedupe.StateClaimed {
 				err = c.Commit(t.Context(), nil)
 			}
 			if err != nil {
@@ -179,11 +179,11 @@ func TestMemoryEvictsWhatRanOutFirst(t *testing.T) {
 		<-time.After(3 * time.Second) // of the bubble's clock
 		put("new 1", time.Minute)
 		put("new 2", 2*time.Minute)
-		if state := put("long", time.Hour); state != dedupe.Done || m.Evicted() != 0 {
+		if state := put("long", time.Hour); state != dedupe.StateDone || m.Evicted() != 0 {
 			t.Errorf("%v, %d evicted, while two that ran out were there", state, m.Evicted())
 		}
 		put("new 3", time.Hour) // the one that would run out first goes
-		if state := put("new 2", time.Hour); state != dedupe.Done || m.Evicted() != 1 {
+		if state := put("new 2", time.Hour); state != dedupe.StateDone || m.Evicted() != 1 {
 			t.Errorf("%v, %d evicted", state, m.Evicted())
 		}
 	})

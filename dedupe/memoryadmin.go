@@ -32,7 +32,7 @@ func (m *Memory) Lookup(_ context.Context, k Key) (Record, error) {
 func (m *Memory) Forget(_ context.Context, k Key) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if r := m.records[k]; r != nil && r.state == Done {
+	if r := m.records[k]; r != nil && r.state == StateDone {
 		m.remove(r)
 	}
 	return nil

@@ -74,16 +74,16 @@ func Repository(store Store, cfg RepositoryConfig) (*KeyRepository, error) {
 // IsDuplicate records the key and reports whether it was recorded before.
 func (r *KeyRepository) IsDuplicate(ctx context.Context, key string) (bool, error) {
 	k := Key{Namespace: r.cfg.Namespace, Topic: r.cfg.Topic, Handler: r.cfg.Handler, Event: asText(key)}
-	claim, err := r.store.Claim(ctx, k, Options{
+	claim, err := r.store.Claim(ctx, k, ClaimOptions{
 		Token: NewToken(), Lease: min(repositoryLease, r.cfg.Retention), Retention: r.cfg.Retention, Wait: r.cfg.Wait,
 	})
 	if err != nil {
 		return false, fmt.Errorf("key %s: %w", k, err)
 	}
 	switch claim.State() {
-	case Done, Conflict:
+	case StateDone, StateConflict:
 		return true, nil
-	case InProgress:
+	case StateInProgress:
 		// Its owner may fail yet; "duplicate" would then lose the message.
 		return false, fmt.Errorf("key %s: another process is recording it: %w", k, ErrRetryLater)
 	}

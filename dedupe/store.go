@@ -23,14 +23,14 @@ type Store interface {
 	// A Claim whose ctx ends leaves nothing behind: the store rolls back what it may
 	// have got, as far as it can reach the server; where it can't, the lease ends it.
 	// The claim's context comes from ctx and ends with it.
-	Claim(ctx context.Context, k Key, o Options) (Claim, error)
+	Claim(ctx context.Context, k Key, o ClaimOptions) (Claim, error)
 	// Close ends what the store has running and waits for it. Claims that are held
 	// are lost. What the store was given, such as a client, stays open.
 	Close() error
 }
 
-// Options are those of one Claim.
-type Options struct {
+// ClaimOptions are those of one Claim.
+type ClaimOptions struct {
 	// Token distinguishes this owner from every other; see [NewToken]. It is made before the
 	// claim is first sent, and never used for another.
 	Token string
@@ -54,7 +54,7 @@ type Options struct {
 const MinLease = 10 * time.Millisecond
 
 // Validate reports what a store must refuse. The error matches [ErrInvalid].
-func (o Options) Validate() error {
+func (o ClaimOptions) Validate() error {
 	switch {
 	case o.Token == "":
 		return fmt.Errorf("%w: the token is empty", ErrInvalid)
@@ -81,17 +81,17 @@ func NewToken() string { return rand.Text() }
 type State uint8
 
 const (
-	// Claimed means that the caller holds the claim, and must Commit or Rollback it.
-	Claimed State = iota + 1
-	// Done means that the event was handled before.
-	Done
-	// InProgress means that another holds the claim.
-	InProgress
-	// Conflict means that another event was handled under this key.
-	Conflict
+	// StateClaimed means that the caller holds the claim, and must Commit or Rollback it.
+	StateClaimed State = iota + 1
+	// StateDone means that the event was handled before.
+	StateDone
+	// StateInProgress means that another holds the claim.
+	StateInProgress
+	// StateConflict means that another event was handled under this key.
+	StateConflict
 )
 
-var stateNames = [...]string{Claimed: "claimed", Done: "done", InProgress: "in progress", Conflict: "conflict"}
+var stateNames = [...]string{StateClaimed: "claimed", StateDone: "done", StateInProgress: "in progress", StateConflict: "conflict"}
 
 // String is for logs.
 func (s State) String() string {
@@ -101,19 +101,19 @@ func (s State) String() string {
 	return "invalid"
 }
 
-// Info is what the store knows beside the state. What it does not know is zero.
-type Info struct {
-	// CommittedAt is, for Done and Conflict, when the record was made, by the store's
+// ClaimInfo is what the store knows beside the state. What it does not know is zero.
+type ClaimInfo struct {
+	// CommittedAt is, for StateDone and StateConflict, when the record was made, by the store's
 	// clock.
 	CommittedAt time.Time
-	// Group is, for Done and Conflict, the Options.Group of who made the record; empty if
+	// Group is, for StateDone and StateConflict, the ClaimOptions.Group of who made the record; empty if
 	// that one gave none.
 	Group string
-	// TookOver means, for Claimed, that a former owner's lease ran out: an earlier run
+	// TookOver means, for StateClaimed, that a former owner's lease ran out: an earlier run
 	// ended without a word, and its effects may be there. Stores whose servers remove
 	// what ran out can't know it.
 	TookOver bool
-	// RetryAfter is, for InProgress, when the other's claim would run out if it were
+	// RetryAfter is, for StateInProgress, when the other's claim would run out if it were
 	// not renewed.
 	RetryAfter time.Duration
 }
@@ -123,7 +123,7 @@ type Info struct {
 type Claim interface {
 	// State does not change during the claim's life.
 	State() State
-	Info() Info
+	Info() ClaimInfo
 	// Context is the one to run the handler under: that of the Claim call, which
 	// carries the transaction where there is one. It ends with the cause ErrLeaseLost
 	// when the claim is lost, and after Commit and Rollback.
@@ -135,7 +135,7 @@ type Claim interface {
 	// ErrAborted that its transaction has failed, ErrTooLarge and ErrRefused that the
 	// store does not take the record; nothing was recorded then. Any other error says
 	// that the store is unavailable and the outcome unknown: the next Claim finds out.
-	// Only a claim in state Claimed can be committed.
+	// Only a claim in StateClaimed can be committed.
 	Commit(ctx context.Context, outputs [][]byte) error
 	// Rollback gives the claim up. After Commit and in other states it does nothing.
 	Rollback(ctx context.Context) error

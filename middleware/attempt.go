@@ -51,13 +51,13 @@ func (a *attempt) execute(fn handlerFunc) ([]*message.Message, error) {
 			a.msg.SetContext(a.own)
 			came.restore(a.msg, false)
 			a.rollback()
-			a.ev.Took = time.Since(began)
+			a.ev.Duration = time.Since(began)
 			a.end.noteFailure(a.ev, errPanicked)
 		}
 	}()
 	a.once.suspectRetention(a.received)
 	if a.claim.Info().TookOver {
-		a.once.report(onTakeOver, a.ev)
+		a.once.report(onTakeover, a.ev)
 	}
 	a.msg.SetContext(ctx)
 	produced, err := fn(ctx)
@@ -67,7 +67,7 @@ func (a *attempt) execute(fn handlerFunc) ([]*message.Message, error) {
 		produced = apart(produced)
 	}
 	poisoned := came.restore(a.msg, err != nil)
-	a.ev.Took = time.Since(began)
+	a.ev.Duration = time.Since(began)
 	return a.judge(ctx, produced, err, poisoned)
 }
 

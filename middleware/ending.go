@@ -81,7 +81,7 @@ func (e ending) tooLarge(ev Event, err error) ([]*message.Message, error) {
 	return e.reject("outputs too large", ev.Err)
 }
 
-func (e ending) conflict(info dedupe.Info) ([]*message.Message, error) {
+func (e ending) conflict(info dedupe.ClaimInfo) ([]*message.Message, error) {
 	ev := e.event()
 	ev.CommittedAt, ev.HandledBy, ev.Err = info.CommittedAt, info.Group, dedupe.ErrConflict
 	e.once.report(onConflict, ev)

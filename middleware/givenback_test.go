@@ -197,18 +197,18 @@ func TestChildKeyFromAnotherPublisher(t *testing.T) {
 }
 
 // A hook that panics before the run does not keep the handler from it.
-func TestOnTakeOverPanics(t *testing.T) {
+func TestOnTakeoverPanics(t *testing.T) {
 	store := rig.NewStore(t)
 	dead := store.Open()
 	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: rig.TopicName, Handler: rig.HandlerName, Event: "pay:1"},
-		dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
+		dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	_ = dead.Close()
 	panics := true
 	once := rig.NewOnce(t, store, func(c *middleware.Config) {
 		c.Wait = 5 * time.Second
-		c.Hooks = append(c.Hooks, middleware.Hooks{OnTakeOver: func(middleware.Event) {
+		c.Hooks = append(c.Hooks, middleware.Hooks{OnTakeover: func(middleware.Event) {
 			if panics {
 				panics = false
 				panic("metrics")
@@ -230,7 +230,7 @@ type contextStore struct {
 	ended []error
 }
 
-func (s *contextStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *contextStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if s.late {
 		<-ctx.Done()
 		ctx = context.WithoutCancel(ctx)

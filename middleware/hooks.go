@@ -9,7 +9,7 @@ import (
 // Hooks receive what happens, for metrics and alerts. Every field may be nil. They are
 // called from the goroutines that handle messages, several at once, and must not block.
 // One that panics is logged.
-// Each time that a message comes, exactly one of them receives how that ended; OnTakeOver
+// Each time that a message comes, exactly one of them receives how that ended; OnTakeover
 // is called besides, before the run. Keys don't belong into metric labels.
 type Hooks struct {
 	// OnHandled: the handler succeeded, and that is recorded.
@@ -31,14 +31,14 @@ type Hooks struct {
 	// OnDelayed: the message can't be handled now, or its handler gave it back without
 	// an error; Err matches dedupe.ErrRetryLater, and what it wraps says why: the store is
 	// away, another process handles it, the service is not set up right. It comes again
-	// after Event.After, where that is known. Took is above zero where the handler ran,
+	// after Event.After, where that is known. Duration is above zero where the handler ran,
 	// and nobody knows whether that is recorded.
 	OnDelayed func(Event)
 	// OnConflict: another event was handled under this key.
 	OnConflict func(Event)
-	// OnTakeOver: the claim of an earlier run ran out. That run ended without a word,
+	// OnTakeover: the claim of an earlier run ran out. That run ended without a word,
 	// and what it did may be there. Stores that can't know it don't report it.
-	OnTakeOver func(Event)
+	OnTakeover func(Event)
 	// OnLeaseLost: the claim was lost while the handler ran, and its result is
 	// refused. The message comes again after Event.After.
 	OnLeaseLost func(Event)
@@ -54,8 +54,8 @@ type Event struct {
 	// Key is the idempotency key; of an event that comes from another topic's PoisonQueue
 	// it is the idempotent ID, under which that is recorded. MessageUUID is the message's.
 	Key, MessageUUID string
-	// Took is how long the handler ran.
-	Took time.Duration
+	// Duration is how long the handler ran.
+	Duration time.Duration
 	// Outputs is the number of messages returned.
 	Outputs int
 	// CommittedAt is, of a skipped or conflicting message, when the event was handled.
@@ -80,6 +80,6 @@ func onFailed(h Hooks) func(Event)      { return h.OnFailed }
 func onRefused(h Hooks) func(Event)     { return h.OnRefused }
 func onDelayed(h Hooks) func(Event)     { return h.OnDelayed }
 func onConflict(h Hooks) func(Event)    { return h.OnConflict }
-func onTakeOver(h Hooks) func(Event)    { return h.OnTakeOver }
+func onTakeover(h Hooks) func(Event)    { return h.OnTakeover }
 func onLeaseLost(h Hooks) func(Event)   { return h.OnLeaseLost }
 func onPassed(h Hooks) func(Event)      { return h.OnPassed }

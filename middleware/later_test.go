@@ -38,7 +38,7 @@ func (s *awayStore) looks() int {
 	return s.claims
 }
 
-func (s *awayStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *awayStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	s.mu.Lock()
 	s.claims++
 	away, hang, commit := s.away, s.hang, s.commit
@@ -204,7 +204,7 @@ func TestDelayByOurSubscriber(t *testing.T) {
 		store := rig.NewStore(t)
 		once := rig.NewOnce(t, store, func(c *middleware.Config) { c.Delay = 2 * time.Second })
 		held, err := store.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: rig.TopicName, Handler: rig.HandlerName, Event: "pay:1"},
-			dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour})
+			dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,7 +338,7 @@ func TestLeaseLost(t *testing.T) {
 		r.WantPublished(0)
 		if _, err := rig.Lookup(t, store, "pay:1"); err == nil {
 			rec, _ := rig.Lookup(t, store, "pay:1")
-			if rec.State == dedupe.Done {
+			if rec.State == dedupe.StateDone {
 				t.Error("the result of a lost claim is recorded")
 			}
 		}
@@ -398,11 +398,11 @@ func TestCommitRefusedForGood(t *testing.T) {
 	}
 }
 
-func TestTakeOverIsTold(t *testing.T) {
+func TestTakeoverIsReported(t *testing.T) {
 	store, seen := rig.NewStore(t), &rig.Log{}
 	dead := store.Open()
 	if _, err := dead.Claim(t.Context(), dedupe.Key{Namespace: "payments", Topic: rig.TopicName, Handler: rig.HandlerName, Event: "pay:1"},
-		dedupe.Options{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
+		dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: dedupe.MinLease, Retention: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	_ = dead.Close()

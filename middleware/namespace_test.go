@@ -26,14 +26,14 @@ type groupStore struct {
 	by map[dedupe.Key]string
 }
 
-func (s *groupStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *groupStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	c, err := s.Store.Claim(ctx, k, o)
 	if err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if c.State() == dedupe.Claimed {
+	if c.State() == dedupe.StateClaimed {
 		s.by[k] = o.Group
 	}
 	return groupClaim{c, s.by[k]}, nil
@@ -44,7 +44,7 @@ type groupClaim struct {
 	by string
 }
 
-func (c groupClaim) Info() dedupe.Info {
+func (c groupClaim) Info() dedupe.ClaimInfo {
 	info := c.Claim.Info()
 	info.Group = c.by
 	return info

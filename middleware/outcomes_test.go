@@ -26,7 +26,7 @@ type faultStore struct {
 	commit, rollback error
 }
 
-func (s *faultStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *faultStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if s.claim != nil {
 		return nil, s.claim
 	}
@@ -104,7 +104,7 @@ func TestEachOutcomeIsToldOnce(t *testing.T) {
 		"state that nobody knows":  {want: "refused", h: ok, store: faultStore{state: 77}},
 		"outputs can't be decoded": {want: "refused", h: ok, before: true, store: faultStore{outputs: [][]byte{{0xff}}}, err: dedupe.ErrCorrupt},
 		"conflict":                 {want: "conflict", h: ok, before: true, msg: func(m *message.Message) { m.Payload = []byte("other") }, err: dedupe.ErrConflict},
-		"in progress":              {want: "delayed", h: ok, store: faultStore{state: dedupe.InProgress}, err: dedupe.ErrRetryLater},
+		"in progress":              {want: "delayed", h: ok, store: faultStore{state: dedupe.StateInProgress}, err: dedupe.ErrRetryLater},
 		"store is away":            {want: "delayed", h: ok, store: faultStore{claim: errors.New("connection refused")}, err: dedupe.ErrRetryLater},
 		"store refuses claims":     {want: "delayed", h: ok, store: faultStore{claim: dedupe.ErrRefused}, err: dedupe.ErrRetryLater},
 		"store is closed":          {want: "delayed", h: ok, store: faultStore{claim: dedupe.ErrClosed}, err: dedupe.ErrRetryLater},

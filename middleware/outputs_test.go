@@ -246,15 +246,15 @@ func TestOutputsOfAConsumer(t *testing.T) {
 // garbled is a store whose record can't be read any more.
 type garbled struct{ dedupe.Store }
 
-func (s garbled) Claim(context.Context, dedupe.Key, dedupe.Options) (dedupe.Claim, error) {
+func (s garbled) Claim(context.Context, dedupe.Key, dedupe.ClaimOptions) (dedupe.Claim, error) {
 	return garbledClaim{}, nil
 }
 
 type garbledClaim struct{ dedupe.Claim }
 
-func (garbledClaim) State() dedupe.State { return dedupe.Done }
-func (garbledClaim) Info() dedupe.Info   { return dedupe.Info{} }
-func (garbledClaim) Outputs() [][]byte   { return [][]byte{{9, 9}} }
+func (garbledClaim) State() dedupe.State    { return dedupe.StateDone }
+func (garbledClaim) Info() dedupe.ClaimInfo { return dedupe.ClaimInfo{} }
+func (garbledClaim) Outputs() [][]byte      { return [][]byte{{9, 9}} }
 
 func TestCorruptRecord(t *testing.T) {
 	for name, store := range map[string]dedupe.Store{
@@ -272,6 +272,6 @@ func TestCorruptRecord(t *testing.T) {
 
 type corruptStore struct{ dedupe.Store }
 
-func (corruptStore) Claim(context.Context, dedupe.Key, dedupe.Options) (dedupe.Claim, error) {
+func (corruptStore) Claim(context.Context, dedupe.Key, dedupe.ClaimOptions) (dedupe.Claim, error) {
 	return nil, dedupe.ErrCorrupt
 }

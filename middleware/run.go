@@ -71,17 +71,17 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	}
 	r.once.faults.over(faultClaim)
 	switch claim.State() {
-	case dedupe.Done:
+	case dedupe.StateDone:
 		return r.replay(claim)
-	case dedupe.Conflict:
+	case dedupe.StateConflict:
 		return r.end.conflict(claim.Info())
-	case dedupe.InProgress:
+	case dedupe.StateInProgress:
 		after := r.once.cfg.Delay
 		if left := claim.Info().RetryAfter; left > 0 {
 			after = min(after, max(left, r.once.cfg.Delay/10))
 		}
 		return r.end.later(after, fmt.Errorf("%s is being handled by another", r.key))
-	case dedupe.Claimed:
+	case dedupe.StateClaimed:
 		return newAttempt(r, claim).execute(fn)
 	}
 	return r.end.refused(fmt.Errorf("middleware: %s: the store's claim is %v", r.key, claim.State()))
@@ -95,7 +95,7 @@ var errStoreTimeout = errors.New("the store did not answer in time")
 func (r *run) claim(ctx context.Context, cancel context.CancelCauseFunc, print []byte) (dedupe.Claim, error) {
 	cfg := &r.once.cfg
 	timer := time.AfterFunc(cfg.StoreTimeout+cfg.Wait, func() { cancel(errStoreTimeout) })
-	claim, err := cfg.Store.Claim(ctx, r.key, dedupe.Options{
+	claim, err := cfg.Store.Claim(ctx, r.key, dedupe.ClaimOptions{
 		Token: dedupe.NewToken(), Lease: cfg.Lease, Retention: cfg.Retention, Wait: cfg.Wait, Fingerprint: print, Group: r.info.Group,
 	})
 	if !timer.Stop() && err == nil { // it came, but its context has ended

@@ -39,10 +39,10 @@ type Report struct {
 // TopicReport is what Check found about one topic.
 type TopicReport struct {
 	Topic string
-	// Exists reports whether the stream does, Made whether the layout record does.
+	// Exists reports whether the stream does, HasLayout whether the layout record does.
 	// Without it, Layout and Window are what the first publish will make.
-	Exists, Made bool
-	Layout       Layout
+	Exists, HasLayout bool
+	Layout            Layout
 	// Window is the effective one; Entries is 0 in mode Latch, which remembers as
 	// many keys as there is memory for.
 	Window Window
@@ -61,9 +61,9 @@ const (
 	latchBytes = 240
 )
 
-// Lasts is how long the window of the topic lasts at a steady rate of new keys: its
+// TimeToOverflow is how long the window of the topic lasts at a steady rate of new keys: its
 // duration, or less when it is full before.
-func (r TopicReport) Lasts(perSecond float64) time.Duration {
+func (r TopicReport) TimeToOverflow(perSecond float64) time.Duration {
 	if r.Window.Entries == 0 || perSecond <= 0 {
 		return r.Window.Duration
 	}
@@ -71,12 +71,12 @@ func (r TopicReport) Lasts(perSecond float64) time.Duration {
 	return min(r.Window.Duration, full)
 }
 
-// Lasts is that of the topic whose window lasts the shortest, each topic getting
+// TimeToOverflow is that of the topic whose window lasts the shortest, each topic getting
 // the whole rate; 0 without topics.
-func (r Report) Lasts(perSecond float64) time.Duration {
+func (r Report) TimeToOverflow(perSecond float64) time.Duration {
 	var shortest time.Duration
 	for i, t := range r.Topics {
-		if d := t.Lasts(perSecond); i == 0 || d < shortest {
+		if d := t.TimeToOverflow(perSecond); i == 0 || d < shortest {
 			shortest = d
 		}
 	}
@@ -143,7 +143,7 @@ type checker struct {
 type topicChecker struct {
 	*checker
 	name     string
-	settings Topic
+	settings TopicConfig
 	maxlen   int64
 	stream   *appender.Stream
 }
@@ -185,7 +185,7 @@ func (t *topicChecker) check(ctx context.Context) (TopicReport, server.Info, err
 	if err != nil {
 		return tr, info, t.stream.Explain(err)
 	}
-	if tr.Made = found.Mode != appender.Auto; tr.Made {
+	if tr.HasLayout = found.Mode != appender.Auto; tr.HasLayout {
 		if wanted := t.stream.Wanted(server.Info{IDMP: found.Mode != appender.Latch}); wanted.Mode != found.Mode || wanted.Shards != found.Shards {
 			r.warn("Topic %q has the layout %v with %d shards, the configuration asks for %v with %d; the layout is obeyed.",
 				t.name, found.Mode, found.Shards, wanted.Mode, wanted.Shards)

@@ -68,7 +68,7 @@ type Config struct {
 	// Window is how long and how many keys are remembered; see [Window].
 	Window Window
 	// Topics overrides settings for single topics.
-	Topics map[string]Topic
+	Topics map[string]TopicConfig
 
 	// Marshaller makes the fields of an entry, as in watermill-redisstream. Default:
 	// the format of its DefaultMarshallerUnmarshaller, with the same bytes for the
@@ -113,8 +113,8 @@ type Config struct {
 	Hooks []Hooks
 }
 
-// Topic overrides [Config] for one topic; zero fields don't.
-type Topic struct {
+// TopicConfig overrides [Config] for one topic; zero fields don't.
+type TopicConfig struct {
 	// Key replaces Config.Key: where it finds no key, Config.Key is not asked.
 	Key         eventkey.Source
 	Fingerprint eventkey.Fingerprint
@@ -197,8 +197,8 @@ func (c *Config) checkIdentity(f *faults) {
 
 // resolveTopics fills in windows and what else a topic can have for itself.
 func (c *Config) resolveTopics(f *faults) {
-	window := Window{Duration: DefaultDuration, Entries: DefaultEntries}
-	if c.Mode == IDMPAuto {
+	window := Window{Duration: DefaultWindowDuration, Entries: DefaultWindowEntries}
+	if c.Mode == ModeIDMPAuto {
 		window.Entries = appender.MaxShardEntries
 	}
 	c.Window = c.Window.withDefaults(window)
@@ -235,15 +235,15 @@ func (c *Config) resolveEncoding(f *faults) {
 		if _, ok := c.Marshaller.(redisstream.Unmarshaller); !ok {
 			f.add("Marshaller %T does not implement redisstream.Unmarshaller, which is needed to compare a duplicate with the stored entry", c.Marshaller)
 		}
-		if c.Mode == IDMPAuto {
+		if c.Mode == ModeIDMPAuto {
 			f.add("Marshaller %T: mode idmpauto hashes what is sent and takes only the default marshaller, which is known to send the same bytes for the same content", c.Marshaller)
 		}
 	}
 	c.ContentMetadata = slices.Clone(c.ContentMetadata)
-	if c.ContentMetadata != nil && c.Mode != IDMPAuto {
+	if c.ContentMetadata != nil && c.Mode != ModeIDMPAuto {
 		f.add("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
 	}
-	if c.Mode == IDMPAuto && c.Key == nil {
+	if c.Mode == ModeIDMPAuto && c.Key == nil {
 		c.Key = eventkey.Content(c.ContentMetadata...)
 	}
 	f.negative("MaxPayload", int64(c.MaxPayload), "")
@@ -279,7 +279,7 @@ func checkProducerID(id string) error {
 }
 
 // forTopic is the part of the configuration that depends on the topic.
-func (c *Config) forTopic(name string) (t Topic, maxlen int64) {
+func (c *Config) forTopic(name string) (t TopicConfig, maxlen int64) {
 	t = c.Topics[name]
 	t.Window = t.Window.withDefaults(c.Window)
 	if t.Fingerprint == nil {
@@ -301,6 +301,6 @@ func (c *Config) streams() appender.Config {
 	}
 }
 
-func (t Topic) ofStream(maxlen int64) appender.Settings {
+func (t TopicConfig) ofStream(maxlen int64) appender.Settings {
 	return appender.Settings{Window: appender.Window(t.Window), MaxAge: t.MaxAge, MaxLen: maxlen, Fingerprint: t.Fingerprint}
 }

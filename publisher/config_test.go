@@ -49,7 +49,7 @@ func TestConfigFaults(t *testing.T) {
 		"negative window":       {func(c *Config) { c.Window.Duration = -1 }, "Window.Duration"},
 		"long window":           {func(c *Config) { c.Window.Duration = 25 * time.Hour }, "24h"},
 		"split second":          {func(c *Config) { c.Window.Duration = 1500 * time.Millisecond }, "multiple of 1s"},
-		"short latch":           {func(c *Config) { c.Mode, c.Window.Duration = Latch, time.Microsecond }, "multiple of 1ms"},
+		"short latch":           {func(c *Config) { c.Mode, c.Window.Duration = ModeLatch, time.Microsecond }, "multiple of 1ms"},
 		"negative entries":      {func(c *Config) { c.Window.Entries = -1 }, "negative"},
 		"many entries":          {func(c *Config) { c.Window.Entries = 10_000_000 }, "producer IDs"},
 		"unclosed brace":        {func(c *Config) { c.Key = eventkey.Template("pay:{$.id") }, "Key: "},
@@ -57,13 +57,13 @@ func TestConfigFaults(t *testing.T) {
 		"nil Func":              {func(c *Config) { c.Key = eventkey.Func(nil) }, "Key: "},
 		"producer source":       {func(c *Config) { c.Producer = eventkey.Template("{") }, "Producer: "},
 		"fingerprint":           {func(c *Config) { c.Fingerprint = eventkey.JSONWithout("a[") }, "Fingerprint: "},
-		"topic's key":           {func(c *Config) { c.Topics = map[string]Topic{"orders": {Key: eventkey.Template("{")}} }, `Topics["orders"].Key`},
-		"topic's fingerprint":   {func(c *Config) { c.Topics = map[string]Topic{"orders": {Fingerprint: eventkey.JSONOnly()}} }, `Topics["orders"].Fingerprint`},
-		"topic's window":        {func(c *Config) { c.Topics = map[string]Topic{"orders": {Window: Window{Entries: -1}}} }, `Topics["orders"]`},
-		"topic's age":           {func(c *Config) { c.Topics = map[string]Topic{"orders": {MaxAge: -1}} }, `Topics["orders"].MaxAge`},
-		"empty topic":           {func(c *Config) { c.Topics = map[string]Topic{"": {}} }, "not a stream name"},
+		"topic's key":           {func(c *Config) { c.Topics = map[string]TopicConfig{"orders": {Key: eventkey.Template("{")}} }, `Topics["orders"].Key`},
+		"topic's fingerprint":   {func(c *Config) { c.Topics = map[string]TopicConfig{"orders": {Fingerprint: eventkey.JSONOnly()}} }, `Topics["orders"].Fingerprint`},
+		"topic's window":        {func(c *Config) { c.Topics = map[string]TopicConfig{"orders": {Window: Window{Entries: -1}}} }, `Topics["orders"]`},
+		"topic's age":           {func(c *Config) { c.Topics = map[string]TopicConfig{"orders": {MaxAge: -1}} }, `Topics["orders"].MaxAge`},
+		"empty topic":           {func(c *Config) { c.Topics = map[string]TopicConfig{"": {}} }, "not a stream name"},
 		"half a marshaller":     {func(c *Config) { c.Marshaller = onlyMarshals{} }, "Unmarshaller"},
-		"IDMPAuto, marshaller":  {func(c *Config) { c.Mode, c.Marshaller = IDMPAuto, bothWays{} }, "same bytes"},
+		"IDMPAuto, marshaller":  {func(c *Config) { c.Mode, c.Marshaller = ModeIDMPAuto, bothWays{} }, "same bytes"},
 		"content metadata":      {func(c *Config) { c.ContentMetadata = []string{"a"} }, "ContentMetadata"},
 		"negative payload":      {func(c *Config) { c.MaxPayload = -1 }, "MaxPayload"},
 		"negative length":       {func(c *Config) { c.DefaultMaxlen = -1 }, "DefaultMaxlen"},
@@ -72,7 +72,7 @@ func TestConfigFaults(t *testing.T) {
 		"negative age":          {func(c *Config) { c.MaxAge = -1 }, "MaxAge"},
 		"negative retry":        {func(c *Config) { c.RetryFor = -1 }, "RetryFor"},
 		"tiny wait":             {func(c *Config) { c.ReplicaTimeout = 500 * time.Microsecond }, "1 ms"},
-		"IDMPAuto, large":       {func(c *Config) { c.Mode, c.Window.Entries = IDMPAuto, 500_000 }, "idmpauto"},
+		"IDMPAuto, large":       {func(c *Config) { c.Mode, c.Window.Entries = ModeIDMPAuto, 500_000 }, "idmpauto"},
 		"negative wait":         {func(c *Config) { c.ReplicaTimeout = -1 }, "ReplicaTimeout"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestConfigFaultsAtOnce(t *testing.T) {
 // nothing.
 func TestConfigIsCopied(t *testing.T) {
 	c := good(t)
-	c.Topics = map[string]Topic{"orders": {MaxAge: time.Hour}}
+	c.Topics = map[string]TopicConfig{"orders": {MaxAge: time.Hour}}
 	c.Maxlens = map[string]int64{"unlimited": 0, "other": 7}
 	c.DefaultMaxlen = 5
 	topics, lens := maps.Clone(c.Topics), maps.Clone(c.Maxlens)
@@ -114,7 +114,7 @@ func TestConfigIsCopied(t *testing.T) {
 	if c.Topics["orders"] != topics["orders"] || !maps.Equal(c.Maxlens, lens) {
 		t.Error("the caller's maps were written")
 	}
-	c.Maxlens["other"], c.Topics["orders"] = 99, Topic{}
+	c.Maxlens["other"], c.Topics["orders"] = 99, TopicConfig{}
 	cfg := &p.engine.cfg
 	orders, maxlen := cfg.forTopic("orders")
 	_, other := cfg.forTopic("other")
@@ -122,7 +122,7 @@ func TestConfigIsCopied(t *testing.T) {
 	if orders.MaxAge != time.Hour || maxlen != 5 || other != 7 || unlimited != 0 {
 		t.Errorf("topic %+v, lengths %d, %d, %d", orders, maxlen, other, unlimited)
 	}
-	if orders.Window != (Window{DefaultDuration, DefaultEntries}) {
+	if orders.Window != (Window{DefaultWindowDuration, DefaultWindowEntries}) {
 		t.Errorf("window %+v", orders.Window)
 	}
 }
@@ -130,7 +130,7 @@ func TestConfigIsCopied(t *testing.T) {
 // The default marshaller of watermill-redisstream is ours in another order.
 func TestDefaultMarshallerIsOurs(t *testing.T) {
 	c := good(t)
-	c.Mode, c.Marshaller = IDMPAuto, redisstream.DefaultMarshallerUnmarshaller{}
+	c.Mode, c.Marshaller = ModeIDMPAuto, redisstream.DefaultMarshallerUnmarshaller{}
 	p, err := New(c, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ import (
 type encoder struct {
 	cfg      *Config
 	topic    string
-	settings Topic // with defaults
+	settings TopicConfig // with defaults
 	keepSent bool
 
 	mu        sync.Mutex
@@ -36,7 +36,7 @@ type encoder struct {
 }
 
 // newEncoder makes the encoder of a topic.
-func newEncoder(cfg *Config, topic string, settings Topic, keepSent bool) encoder {
+func newEncoder(cfg *Config, topic string, settings TopicConfig, keepSent bool) encoder {
 	return encoder{cfg: cfg, topic: topic, settings: settings, keepSent: keepSent, producers: make(map[string]struct{})}
 }
 
@@ -164,7 +164,7 @@ func (e *encoder) encode(ctx context.Context, msg *message.Message, it *batch.It
 	if it.Producer, err = e.producerOf(msg); err != nil {
 		return err
 	}
-	if e.keepSent || e.cfg.Marshaller != nil || e.cfg.Mode == IDMPAuto || e.settings.Fingerprint != nil {
+	if e.keepSent || e.cfg.Marshaller != nil || e.cfg.Mode == ModeIDMPAuto || e.settings.Fingerprint != nil {
 		err = e.encodeSent(msg, key, it)
 	} else {
 		it.UUID, it.Payload = msg.UUID, string(msg.Payload)
@@ -189,7 +189,7 @@ func encodeMetadata(it *batch.Item, md message.Metadata) (err error) {
 // a fingerprint, a marshaller, a Guard's publisher, and mode IDMPAuto.
 func (e *encoder) encodeSent(msg *message.Message, key identity.Resolved, it *batch.Item) (err error) {
 	sent := &message.Message{UUID: msg.UUID, Payload: bytes.Clone(msg.Payload), Metadata: wireMetadata(msg, key.Key)}
-	if e.cfg.Mode == IDMPAuto {
+	if e.cfg.Mode == ModeIDMPAuto {
 		if err := e.reduceToContent(sent, key); err != nil {
 			return err
 		}

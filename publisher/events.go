@@ -139,9 +139,9 @@ func (e *events) Done(it *batch.Item, r *batch.Result) {
 		hook.Call(e.logger, e.hooks, func(h Hooks) func(Receipt) { return h.OnChildDiffers }, receipt)
 	}
 	// What was added needs no line, and what the caller gets as an error neither.
-	if receipt.Verdict == OriginalGone && r.Err == nil {
+	if receipt.Verdict == VerdictOriginalGone && r.Err == nil {
 		e.logger.Info("Not added: the key was used before, and its entry is gone", receipt.logFields())
-	} else if receipt.Verdict == Duplicate && r.Err == nil {
+	} else if receipt.Verdict == VerdictDuplicate && r.Err == nil {
 		e.logger.Debug("Not added: duplicate", receipt.logFields())
 	}
 	e.onPublish(receipt)

@@ -31,7 +31,7 @@ func Example() {
 		pub, err := publisher.New(publisher.Config{
 			Client:     client,
 			ProducerID: "payment-service", // the same in all instances and after a restart
-			Topics: map[string]publisher.Topic{
+			Topics: map[string]publisher.TopicConfig{
 				"payments": {Key: eventkey.Template("pay:{$.order_id}:{$.payment_id}")},
 			},
 		}, logger)
@@ -54,7 +54,7 @@ func Example_forwarder() {
 		pub, err := publisher.New(publisher.Config{
 			Client:     client,
 			ProducerID: "order-service",
-			Topics: map[string]publisher.Topic{
+			Topics: map[string]publisher.TopicConfig{
 				"outbox": {
 					// The key of the message inside the envelope.
 					Key: eventkey.First(
@@ -102,7 +102,7 @@ func ExampleConfig() {
 		// Each retry has another time of receipt; that makes no conflict of it.
 		Fingerprint: eventkey.JSONWithout("received_at"),
 		Window:      publisher.Window{Duration: 6 * time.Hour, Entries: 500_000},
-		Topics: map[string]publisher.Topic{
+		Topics: map[string]publisher.TopicConfig{
 			"payments": {Key: eventkey.Template("pay:{$.order_id}:{$.payment_id}")},
 		},
 		DefaultMaxlen: 1_000_000,
@@ -139,7 +139,7 @@ func ExamplePublisher_Check() {
 		alert("%s", warning)
 	}
 	// How long is a key remembered at 200 new events a second?
-	if lasts := report.Lasts(200); lasts < 30*time.Minute {
+	if lasts := report.TimeToOverflow(200); lasts < 30*time.Minute {
 		alert("keys are forgotten after %v, retries come for up to 30 minutes", lasts)
 	}
 	for _, t := range report.Topics {
@@ -147,10 +147,10 @@ func ExamplePublisher_Check() {
 	}
 }
 
-func ExampleTopicReport_Lasts() {
+func ExampleTopicReport_TimeToOverflow() {
 	t := publisher.TopicReport{Window: publisher.Window{Duration: time.Hour, Entries: 100_000}}
-	fmt.Println(t.Lasts(10))
-	fmt.Println(t.Lasts(200))
+	fmt.Println(t.TimeToOverflow(10))
+	fmt.Println(t.TimeToOverflow(200))
 	// Output:
 	// 1h0m0s
 	// 8m20s
@@ -173,7 +173,7 @@ func ExampleHooks() {
 			switch {
 			case errors.Is(r.Err, publisher.ErrConflict):
 				alert("%s: two events under the key %s", r.Topic, r.Key)
-			case r.Verdict == publisher.OriginalGone:
+			case r.Verdict == publisher.VerdictOriginalGone:
 				alert("%s: %s was published again after its entry was deleted or trimmed", r.Topic, r.Key)
 			}
 		},

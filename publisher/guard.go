@@ -200,7 +200,7 @@ func (g *Guard) xadd(ctx context.Context, a *redis.XAddArgs) (entryID string, er
 // marshaller of watermill-redisstream writes metadata in random order.
 func (g *Guard) fields(a *redis.XAddArgs, k *ticket) ([]any, error) {
 	values, err := valuesOf(a.Values)
-	if err != nil || g.engine.cfg.Mode != IDMPAuto {
+	if err != nil || g.engine.cfg.Mode != ModeIDMPAuto {
 		return sortedFields(values), err
 	}
 	msg, err := wire.Decode(a.Stream, "*", values)

@@ -10,24 +10,24 @@ import (
 type Mode uint8
 
 const (
-	// Auto is [IDMP] where the topic's server is Redis 8.6.2 or newer, else
-	// [Latch]. It decides once for a topic: the layout record keeps the decision,
+	// ModeAuto is [ModeIDMP] where the topic's server is Redis 8.6.2 or newer, else
+	// [ModeLatch]. It decides once for a topic: the layout record keeps the decision,
 	// so a server upgrade does not split one key over two mechanisms.
-	Auto Mode = iota
-	// IDMP sends XADD IDMP with a producer ID and an idempotent ID (Redis 8.6.2
+	ModeAuto Mode = iota
+	// ModeIDMP sends XADD IDMP with a producer ID and an idempotent ID (Redis 8.6.2
 	// or newer).
-	IDMP
-	// IDMPAuto sends XADD IDMPAUTO: the server hashes the entry. What is sent is
+	ModeIDMP
+	// ModeIDMPAuto sends XADD IDMPAUTO: the server hashes the entry. What is sent is
 	// made a function of the content: the payload and [Config.ContentMetadata].
-	IDMPAuto
-	// Latch appends by a script that keeps a key beside the stream for
+	ModeIDMPAuto
+	// ModeLatch appends by a script that keeps a key beside the stream for
 	// [Window.Duration] (Redis 7.0 or newer, Valkey). The key holds the entry ID
 	// and is written after the entry, so it never claims what is not there.
-	Latch
+	ModeLatch
 )
 
 // The numbers are those of the package that keeps the layout record.
-var _ = [1]struct{}{}[appender.Mode(Latch)-appender.Latch]
+var _ = [1]struct{}{}[appender.Mode(ModeLatch)-appender.Latch]
 
 // String is the name that stands in the layout record and in logs.
 func (m Mode) String() string { return appender.Mode(m).String() }

@@ -47,7 +47,7 @@ func New(config Config, logger watermill.LoggerAdapter) (*Publisher, error) {
 // Publish publishes messages to a topic, the stream of that name, in order. It
 // returns nil when every event has been added once, whether by this call or an
 // earlier one; [ReceiptOf] tells which, and whether the entry has been deleted or
-// trimmed since ([OriginalGone]). Else the error is a [*PublishError], and repeating
+// trimmed since ([VerdictOriginalGone]). Else the error is a [*PublishError], and repeating
 // the whole call is safe.
 //
 // Nothing is sent if one of the messages can't be sent (no key, too large). The

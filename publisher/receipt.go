@@ -16,21 +16,21 @@ import (
 type Verdict uint8
 
 const (
-	// Unknown means that it could not be found out, or that nothing was sent. The receipt
+	// VerdictUnknown means that it could not be found out, or that nothing was sent. The receipt
 	// has an error.
-	Unknown Verdict = iota
-	// Added means that the entry is new.
-	Added
-	// Duplicate means that the key was in the stream before; nothing was added. With a
+	VerdictUnknown Verdict = iota
+	// VerdictAdded means that the entry is new.
+	VerdictAdded
+	// VerdictDuplicate means that the key was in the stream before; nothing was added. With a
 	// [ConflictError] in the receipt it was there with another content.
-	Duplicate
-	// OriginalGone means that the key was used, and its entry has been deleted or trimmed
+	VerdictDuplicate
+	// VerdictOriginalGone means that the key was used, and its entry has been deleted or trimmed
 	// since; nothing was added. Who did not read it in time does not get it.
-	OriginalGone
+	VerdictOriginalGone
 )
 
 // The numbers are those of the package that makes the verdicts.
-var _ = [1]struct{}{}[batch.Verdict(OriginalGone)-batch.OriginalGone]
+var _ = [1]struct{}{}[batch.Verdict(VerdictOriginalGone)-batch.OriginalGone]
 
 var verdictNames = [...]string{"unknown", "added", "duplicate", "original gone"}
 

@@ -53,7 +53,7 @@ func (t *topicChecker) checkTraps(ctx context.Context, stream server.StreamInfo,
 		r.warn("Topic %q has the message UUID for its key: that is right only for an outbox or a forwarder, which store the message "+
 			"before they publish it. Elsewhere each retry makes a new UUID, and is added again; take the key from the event's fields.", t.name)
 	}
-	if layout.Mode != Latch && t.cfg.Producer == nil && stream.PIDsTracked > int64(layout.Shards) {
+	if layout.Mode != ModeLatch && t.cfg.Producer == nil && stream.PIDsTracked > int64(layout.Shards) {
 		r.warn("Topic %q has keys of %d producer IDs, and this publisher has %d: others publish to it, or instances of one service "+
 			"have ProducerIDs of their own, of which each adds an event once.", t.name, stream.PIDsTracked, layout.Shards)
 	}
@@ -142,7 +142,7 @@ func (t *topicChecker) keySource() eventkey.Source {
 // given another one is none of its.
 func (t *topicChecker) keyOfSource(msg *message.Message) (key string, ok bool) {
 	source := t.keySource()
-	if source == nil || t.cfg.Mode == IDMPAuto {
+	if source == nil || t.cfg.Mode == ModeIDMPAuto {
 		return "", false
 	}
 	defer func() {

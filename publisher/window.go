@@ -10,8 +10,8 @@ import (
 
 // Defaults of [Window].
 const (
-	DefaultDuration = time.Hour
-	DefaultEntries  = 100_000
+	DefaultWindowDuration = time.Hour
+	DefaultWindowEntries  = 100_000
 )
 
 // Window is how long and how much a topic remembers: a key published again
@@ -48,7 +48,7 @@ func (w Window) validate(mode Mode) error {
 	}
 	if w.Entries < 0 {
 		faults = append(faults, fmt.Errorf("Window.Entries %d is negative", w.Entries))
-	} else if mode == IDMPAuto && w.Entries > appender.MaxShardEntries {
+	} else if mode == ModeIDMPAuto && w.Entries > appender.MaxShardEntries {
 		faults = append(faults, fmt.Errorf("Window.Entries %d: mode idmpauto has no key to spread, and holds %d", w.Entries, appender.MaxShardEntries))
 	} else if appender.ShardsFor(w.Entries) == 0 {
 		faults = append(faults, fmt.Errorf("Window.Entries %d needs more than %d producer IDs of %d entries each",
@@ -58,7 +58,7 @@ func (w Window) validate(mode Mode) error {
 }
 
 func (w Window) unit(mode Mode) time.Duration {
-	if mode == Latch {
+	if mode == ModeLatch {
 		return time.Millisecond
 	}
 	return time.Second

@@ -27,18 +27,18 @@ type Hooks struct {
 type Settlement uint8
 
 const (
-	// Acked means that the message was acknowledged.
-	Acked Settlement = iota
-	// Nacked means that it was not, and the delivery counts.
-	Nacked
-	// Delayed means that redelivery was asked for; the delivery does not count.
-	Delayed
-	// Rejected means that the handler sent it to the dead letters.
-	Rejected
-	// Interrupted means that it was not acknowledged, after its context had ended because
+	// SettlementAcked means that the message was acknowledged.
+	SettlementAcked Settlement = iota
+	// SettlementNacked means that it was not, and the delivery counts.
+	SettlementNacked
+	// SettlementDelayed means that redelivery was asked for; the delivery does not count.
+	SettlementDelayed
+	// SettlementRejected means that the handler sent it to the dead letters.
+	SettlementRejected
+	// SettlementInterrupted means that it was not acknowledged, after its context had ended because
 	// ownership was lost or the subscription ended, or its entry was gone from the
 	// stream; the delivery does not count.
-	Interrupted
+	SettlementInterrupted
 )
 
 var settlementNames = [...]string{"acked", "nacked", "delayed", "rejected", "interrupted"}
@@ -55,9 +55,9 @@ func (s Settlement) String() string {
 type SettleEvent struct {
 	Topic, Group, EntryID string
 	Settlement            Settlement
-	// Count is the number of the delivery; Took the time from hand-out to settling.
-	Count int
-	Took  time.Duration
+	// Count is the number of the delivery; Duration the time from hand-out to settling.
+	Count    int
+	Duration time.Duration
 }
 
 // RedeliverEvent is what OnRedeliver gets.
@@ -139,6 +139,6 @@ type OutageEvent struct {
 	Topic, Group string
 	// Err is what happened; nil tells that the outage is over.
 	Err error
-	// For is how long it has lasted.
-	For time.Duration
+	// Duration is how long it has lasted.
+	Duration time.Duration
 }

@@ -65,7 +65,7 @@ func (r *reporter) outageChanged(err error, since time.Duration) {
 		r.info("Redis answers again", watermill.LogFields{"after": since.String()})
 	}
 	hook.Call(r.logger, r.hooks, func(h Hooks) func(OutageEvent) { return h.OnOutage },
-		OutageEvent{Topic: r.topic, Group: r.group, Err: err, For: since})
+		OutageEvent{Topic: r.topic, Group: r.group, Err: err, Duration: since})
 }
 
 // settled reports what became of a delivery.
@@ -75,7 +75,7 @@ func (r *reporter) settled(entry string, o ledger.Outcome) {
 	}
 	if len(r.hooks) > 0 {
 		hook.Call(r.logger, r.hooks, func(h Hooks) func(SettleEvent) { return h.OnSettle }, SettleEvent{
-			Topic: r.topic, Group: r.group, EntryID: entry, Settlement: Settlement(o.Settlement), Count: o.Count, Took: o.Duration,
+			Topic: r.topic, Group: r.group, EntryID: entry, Settlement: Settlement(o.Settlement), Count: o.Count, Duration: o.Duration,
 		})
 		if again := o.Redelivery; again != nil {
 			hook.Call(r.logger, r.hooks, func(h Hooks) func(RedeliverEvent) { return h.OnRedeliver }, RedeliverEvent{

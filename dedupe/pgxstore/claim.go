@@ -78,14 +78,14 @@ type waiting struct {
 
 func inProgress(ctx context.Context) dedupe.Claim { return waiting{ctx} }
 
-func (waiting) State() dedupe.State            { return dedupe.InProgress }
-func (waiting) Info() dedupe.Info              { return dedupe.Info{} }
+func (waiting) State() dedupe.State            { return dedupe.StateInProgress }
+func (waiting) Info() dedupe.ClaimInfo         { return dedupe.ClaimInfo{} }
 func (w waiting) Context() context.Context     { return w.ctx }
 func (waiting) Outputs() [][]byte              { return nil }
 func (waiting) Rollback(context.Context) error { return nil }
 func (waiting) Settle(context.Context) error   { return nil }
 func (waiting) Commit(context.Context, [][]byte) error {
-	return fmt.Errorf("pgxstore: commit: %w: state is %v", dedupe.ErrInvalid, dedupe.InProgress)
+	return fmt.Errorf("pgxstore: commit: %w: state is %v", dedupe.ErrInvalid, dedupe.StateInProgress)
 }
 
 // claim is one that is held.
@@ -93,7 +93,7 @@ type claim struct {
 	store   *Store
 	key     dedupe.Key
 	id      []byte
-	options dedupe.Options
+	options dedupe.ClaimOptions
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	cancel  context.CancelCauseFunc
 
@@ -103,8 +103,8 @@ type claim struct {
 	lost      error
 }
 
-func (c *claim) State() dedupe.State      { return dedupe.Claimed }
-func (c *claim) Info() dedupe.Info        { return dedupe.Info{} }
+func (c *claim) State() dedupe.State      { return dedupe.StateClaimed }
+func (c *claim) Info() dedupe.ClaimInfo   { return dedupe.ClaimInfo{} }
 func (c *claim) Context() context.Context { return c.ctx }
 func (c *claim) Outputs() [][]byte        { return nil }
 

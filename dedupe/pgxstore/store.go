@@ -152,7 +152,7 @@ const (
 )
 
 // Claim implements dedupe.Store.
-func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if err := errors.Join(k.Validate(), o.Validate()); err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 			return nil, fmt.Errorf("pgxstore: claim %s: %w", k, s.explain(err))
 		}
 		left := time.Until(until)
-		if c.State() != dedupe.InProgress || left <= 0 {
+		if c.State() != dedupe.StateInProgress || left <= 0 {
 			return c, nil
 		}
 		timer := time.NewTimer(min(pause, left))
@@ -184,7 +184,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 const tries = 10
 
 // look looks once. changed closes when a key of this process ends.
-func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (c dedupe.Claim, changed <-chan struct{}, err error) {
+func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (c dedupe.Claim, changed <-chan struct{}, err error) {
 	if ctx.Err() != nil {
 		return nil, nil, context.Cause(ctx)
 	}
@@ -215,7 +215,7 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (c ded
 	// There is a record, or somebody elsewhere is at it; sqlstore finds out.
 	o.Wait = 0
 	for range tries {
-		if c, err = s.sql.Claim(ctx, k, o); err != nil || c.State() != dedupe.Claimed {
+		if c, err = s.sql.Claim(ctx, k, o); err != nil || c.State() != dedupe.StateClaimed {
 			return c, changed, err
 		}
 		// The record ran out, or the other is gone: the next look will get it.
@@ -238,7 +238,7 @@ func (s *Store) leave(k dedupe.Key) {
 
 // insert begins the handler's transaction with the claim's row; nil without an error if
 // there is one already.
-func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.Options) (*claim, error) {
+func (s *Store) insert(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (*claim, error) {
 	id := sqlrecord.ID(k)
 	select {
 	case s.room <- struct{}{}:

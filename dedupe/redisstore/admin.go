@@ -22,9 +22,9 @@ type found struct {
 }
 
 func (r record) public(k dedupe.Key, ttl time.Duration) dedupe.Record {
-	out := dedupe.Record{Key: k, State: dedupe.Done, CommittedAt: r.at, Fingerprint: r.digest, Group: r.groupOf(k.Namespace), Outputs: len(r.outputs)}
+	out := dedupe.Record{Key: k, State: dedupe.StateDone, CommittedAt: r.at, Fingerprint: r.digest, Group: r.groupOf(k.Namespace), Outputs: len(r.outputs)}
 	if r.claim {
-		out.State = dedupe.InProgress
+		out.State = dedupe.StateInProgress
 	}
 	if ttl > 0 {
 		out.ExpiresAt = time.Now().Add(ttl)
@@ -82,7 +82,7 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, er
 	}
 	n := 0
 	var failed error
-	err := s.each(ctx, dedupe.Filter{State: dedupe.Done}, func(r found) bool {
+	err := s.each(ctx, dedupe.Filter{State: dedupe.StateDone}, func(r found) bool {
 		if !r.CommittedAt.Before(before) {
 			return true
 		}

@@ -20,10 +20,10 @@ type claim struct {
 	store   *Store
 	key     dedupe.Key
 	name    string
-	options dedupe.Options
+	options dedupe.ClaimOptions
 	tag     string // of the token that made the record, or will
 	state   dedupe.State
-	info    dedupe.Info
+	info    dedupe.ClaimInfo
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	outputs [][]byte
 	lease   *storeutil.Lease
@@ -32,7 +32,7 @@ type claim struct {
 }
 
 func (c *claim) State() dedupe.State      { return c.state }
-func (c *claim) Info() dedupe.Info        { return c.info }
+func (c *claim) Info() dedupe.ClaimInfo   { return c.info }
 func (c *claim) Context() context.Context { return c.ctx }
 func (c *claim) Outputs() [][]byte        { return c.outputs }
 
@@ -58,7 +58,7 @@ func (c *claim) renew(ctx context.Context) error {
 // whose rights are being changed and an unknown word of a proxy are all worth another try,
 // and each try is refused by the server if the claim is not this owner's any more.
 func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
-	if c.state != dedupe.Claimed {
+	if c.state != dedupe.StateClaimed {
 		return fmt.Errorf("redisstore: commit: %w: state is %v", dedupe.ErrInvalid, c.state)
 	}
 	if c.committed.Load() {
@@ -129,7 +129,7 @@ func (s *Store) isTooLarge(ctx context.Context, name string, size int, err error
 // Rollback implements dedupe.Claim. It is tried until the lease ends, which gives the claim
 // up by itself.
 func (c *claim) Rollback(ctx context.Context) error {
-	if c.state != dedupe.Claimed || c.committed.Load() {
+	if c.state != dedupe.StateClaimed || c.committed.Load() {
 		return nil
 	}
 	c.release()
@@ -150,7 +150,7 @@ func (c *claim) release() {
 
 // Settle implements dedupe.Claim.
 func (c *claim) Settle(ctx context.Context) error {
-	if c.state != dedupe.Done && !c.committed.Load() {
+	if c.state != dedupe.StateDone && !c.committed.Load() {
 		return nil
 	}
 	s := c.store

@@ -23,12 +23,12 @@ func Example() {
 
 	ctx := context.Background()
 	claim, err := store.Claim(ctx, dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: "pay:1001"},
-		dedupe.Options{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: 24 * time.Hour})
+		dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: 24 * time.Hour})
 	if err != nil {
 		fmt.Println("the store is unavailable:", err)
 		return
 	}
-	if claim.State() == dedupe.Claimed {
+	if claim.State() == dedupe.StateClaimed {
 		// Work, under claim.Context().
 		err = claim.Commit(ctx, nil)
 	}

@@ -145,7 +145,7 @@ func (r record) groupOf(namespace string) string {
 }
 
 // encode makes the kind of a record, and what commit.lua puts behind the time and the tag.
-func encode(namespace string, o dedupe.Options, outputs [][]byte) (kind string, body []byte, err error) {
+func encode(namespace string, o dedupe.ClaimOptions, outputs [][]byte) (kind string, body []byte, err error) {
 	kinds := kindsOwnName
 	switch o.Group {
 	case "":

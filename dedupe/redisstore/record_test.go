@@ -46,7 +46,7 @@ func TestRecordIsReadAsWritten(t *testing.T) {
 	for _, fingerprint := range [][]byte{nil, []byte("one")} {
 		for group, extra := range map[string]int{"": 0, "billing": 0, "audit": 2 + len("audit")} {
 			for _, outputs := range [][][]byte{nil, {{}}, {[]byte("a"), {}, bytes.Repeat([]byte("x"), 300)}} {
-				kind, body, err := encode("billing", dedupe.Options{Fingerprint: fingerprint, Group: group}, outputs)
+				kind, body, err := encode("billing", dedupe.ClaimOptions{Fingerprint: fingerprint, Group: group}, outputs)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -104,7 +104,7 @@ const (
 )
 
 // Claim implements dedupe.Store.
-func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if err := k.Validate(); err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 			return nil, s.explain("claim", name, err)
 		}
 		left := time.Until(giveUp)
-		if c.state != dedupe.InProgress {
+		if c.state != dedupe.StateInProgress {
 			return c, nil
 		}
 		if left <= 0 {
@@ -139,7 +139,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 }
 
 // look asks once, and reads what it got.
-func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (*claim, sending, error) {
+func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (*claim, sending, error) {
 	name, value := s.names.name(k), claimValue(o.Token)
 	sent := s.send(ctx, time.Now().Add(o.Lease), func(ctx context.Context) (any, error) {
 		cmd := server.NewCommand(ctx, 1, "set", name, value, "nx", "get", "px", max(o.Lease.Milliseconds(), 1))
@@ -168,14 +168,14 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options) (*clai
 		return nil, sent, err
 	}
 	if r.claim {
-		c.state = dedupe.InProgress
+		c.state = dedupe.StateInProgress
 		return c, sent, nil
 	}
-	c.info = dedupe.Info{CommittedAt: r.at, Group: r.groupOf(k.Namespace)}
+	c.info = dedupe.ClaimInfo{CommittedAt: r.at, Group: r.groupOf(k.Namespace)}
 	if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
-		c.state = dedupe.Conflict
+		c.state = dedupe.StateConflict
 	} else {
-		c.state, c.outputs, c.tag = dedupe.Done, r.outputs, r.tag
+		c.state, c.outputs, c.tag = dedupe.StateDone, r.outputs, r.tag
 	}
 	return c, sent, nil
 }
@@ -199,7 +199,7 @@ func (s *Store) lengthened(ctx context.Context, c *claim) (*claim, sending, erro
 
 // claimed makes the claim that was got.
 func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim {
-	c.state = dedupe.Claimed
+	c.state = dedupe.StateClaimed
 	c.lease, c.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: c.options.Lease, SentAt: sentAt, Renew: c.renew})
 	s.mu.Lock()
 	closed := s.closed
@@ -216,7 +216,7 @@ func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim 
 // giveUpLater deletes a claim that nobody waits for any more. The try that is still on
 // its way goes first, or the claim would come after its deletion. One that comes even
 // later, from a connection that hung, stays until the lease ends it.
-func (s *Store) giveUpLater(name string, o dedupe.Options, pending <-chan reply) {
+func (s *Store) giveUpLater(name string, o dedupe.ClaimOptions, pending <-chan reply) {
 	if !s.begin() {
 		return
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 func (r row) public() dedupe.Record {
-	out := dedupe.Record{Key: r.key, State: dedupe.Done, CommittedAt: r.at, ExpiresAt: r.ends, Fingerprint: r.digest, Group: r.group}
+	out := dedupe.Record{Key: r.key, State: dedupe.StateDone, CommittedAt: r.at, ExpiresAt: r.ends, Fingerprint: r.digest, Group: r.group}
 	if outputs, err := storeutil.SplitOutputs(r.outputs); err == nil {
 		out.Outputs = len(outputs)
 		for _, o := range outputs {

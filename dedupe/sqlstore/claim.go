@@ -18,9 +18,9 @@ type claim struct {
 	store   *Store
 	key     dedupe.Key
 	id      []byte
-	options dedupe.Options
+	options dedupe.ClaimOptions
 	state   dedupe.State
-	info    dedupe.Info
+	info    dedupe.ClaimInfo
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
 	cancel  context.CancelCauseFunc
 	outputs [][]byte
@@ -33,14 +33,14 @@ type claim struct {
 }
 
 func (c *claim) State() dedupe.State      { return c.state }
-func (c *claim) Info() dedupe.Info        { return c.info }
+func (c *claim) Info() dedupe.ClaimInfo   { return c.info }
 func (c *claim) Context() context.Context { return c.ctx }
 func (c *claim) Outputs() [][]byte        { return c.outputs }
 
 // Commit implements dedupe.Claim. It makes the record, and commits it with all that the
 // handler wrote.
 func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
-	if c.state != dedupe.Claimed {
+	if c.state != dedupe.StateClaimed {
 		return fmt.Errorf("sqlstore: commit: %w: state is %v", dedupe.ErrInvalid, c.state)
 	}
 	c.mu.Lock()
@@ -183,7 +183,7 @@ func (c *claim) Settle(ctx context.Context) error {
 		token = []byte(c.options.Token)
 	}
 	c.mu.Unlock()
-	if token == nil || c.state == dedupe.Conflict {
+	if token == nil || c.state == dedupe.StateConflict {
 		return nil
 	}
 	return c.store.settle(ctx, c.key, token)

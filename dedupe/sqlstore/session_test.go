@@ -73,8 +73,8 @@ func TestConnectionThatCantBePutBackIsClosed(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, err := s.Claim(t.Context(), dedupe.Key{Namespace: "n", Event: "e"},
-			dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour})
-		if err != nil || c.State() != dedupe.Claimed {
+			dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour})
+		if err != nil || c.State() != dedupe.StateClaimed {
 			t.Fatal(c, err)
 		}
 		if err := c.Rollback(t.Context()); err != nil {

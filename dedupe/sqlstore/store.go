@@ -73,7 +73,7 @@ const (
 )
 
 // Claim implements dedupe.Store.
-func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if err := k.Validate(); err != nil {
 		return nil, err
 	}
@@ -86,15 +86,15 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 		return nil, err
 	}
 	if !got {
-		return &claim{store: s, key: k, state: dedupe.InProgress, ctx: ctx}, nil
+		return &claim{store: s, key: k, state: dedupe.StateInProgress, ctx: ctx}, nil
 	}
 	var c *claim
 	if err = s.room.enter(ctx, s.cfg.DB); err == nil {
-		if c, err = s.claim(ctx, k, o, until); err != nil || c.state != dedupe.Claimed {
+		if c, err = s.claim(ctx, k, o, until); err != nil || c.state != dedupe.StateClaimed {
 			s.room.leave()
 		}
 	}
-	if err != nil || c.state != dedupe.Claimed {
+	if err != nil || c.state != dedupe.StateClaimed {
 		s.running.leave(k)
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedu
 }
 
 // claim looks until it has found something, or o.Wait is over.
-func (s *Store) claim(ctx context.Context, k dedupe.Key, o dedupe.Options, until time.Time) (*claim, error) {
+func (s *Store) claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions, until time.Time) (*claim, error) {
 	pause := firstLook
 	for {
 		if s.isClosed() {
@@ -116,7 +116,7 @@ func (s *Store) claim(ctx context.Context, k dedupe.Key, o dedupe.Options, until
 		}
 		left := time.Until(until)
 		if left <= 0 {
-			return &claim{store: s, key: k, state: dedupe.InProgress, ctx: ctx}, nil
+			return &claim{store: s, key: k, state: dedupe.StateInProgress, ctx: ctx}, nil
 		}
 		if !wait.For(ctx, nil, min(pause, left)) {
 			return nil, context.Cause(ctx)
@@ -131,7 +131,7 @@ const tries = 10
 
 // look tries to insert the row, and reads the one that is there. found is false while
 // another holds the claim.
-func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until time.Time) (c *claim, found bool, err error) {
+func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions, until time.Time) (c *claim, found bool, err error) {
 	id := sqlrecord.ID(k)
 	for range tries {
 		sess, inserted, held, err := s.insert(ctx, id, k, o, time.Until(until))
@@ -170,7 +170,7 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.Options, until 
 
 // insert begins a transaction with the claim's row. held means that another transaction
 // has the claim, or, of SQLite, the database.
-func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, wait time.Duration) (sess *session, inserted, held bool, err error) {
+func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.ClaimOptions, wait time.Duration) (sess *session, inserted, held bool, err error) {
 	// SQLite waits without an eye on ctx, so never for long at a time.
 	sess, taken, err := s.begin(ctx, id, min(wait, lastLook))
 	if err != nil && sqlrecord.KindOf(err) == sqlrecord.Busy || taken {
@@ -201,8 +201,8 @@ func (s *Store) insert(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Op
 	return nil, false, s.cfg.Dialect == Postgres, err
 }
 
-func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.Key, o dedupe.Options) (*claim, bool, error) {
-	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Claimed, session: sess}
+func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.Key, o dedupe.ClaimOptions) (*claim, bool, error) {
+	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.StateClaimed, session: sess}
 	c.ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, txKey{}, sess.tx))
 	s.mu.Lock()
 	closed := s.closed
@@ -218,11 +218,11 @@ func (s *Store) claimed(ctx context.Context, sess *session, id []byte, k dedupe.
 	return c, true, nil
 }
 
-func (s *Store) done(ctx context.Context, id []byte, k dedupe.Key, o dedupe.Options, r row) (*claim, bool, error) {
-	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.Done, ctx: ctx, token: r.token}
+func (s *Store) done(ctx context.Context, id []byte, k dedupe.Key, o dedupe.ClaimOptions, r row) (*claim, bool, error) {
+	c := &claim{store: s, key: k, id: id, options: o, state: dedupe.StateDone, ctx: ctx, token: r.token}
 	c.info.CommittedAt, c.info.Group = r.at, r.group
 	if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
-		c.state = dedupe.Conflict
+		c.state = dedupe.StateConflict
 		return c, true, nil
 	}
 	var err error

@@ -57,7 +57,7 @@ func (r records) lookup() {
 	}
 	rec, err := r.admin.Lookup(r.ctx(), r.keys[0])
 	r.must("lookup", err)
-	if rec.Key != r.keys[0] || rec.State != dedupe.Done || rec.Outputs != 2 || rec.OutputBytes != 8 ||
+	if rec.Key != r.keys[0] || rec.State != dedupe.StateDone || rec.Outputs != 2 || rec.OutputBytes != 8 ||
 		string(rec.Fingerprint) != string(storeutil.Digest([]byte("one"))) {
 		r.Errorf("record %+v", rec)
 	}
@@ -69,13 +69,13 @@ func (r records) lookup() {
 func (r records) list() {
 	n := len(r.keys)
 	for f, want := range map[dedupe.Filter]int{
-		{Namespace: r.namespace}:                            n,
-		{Namespace: r.namespace, Handler: "ship"}:           n / 2,
-		{Namespace: r.namespace, Topic: "nothing"}:          0,
-		{Namespace: r.namespace, State: dedupe.Done}:        n,
-		{Namespace: r.namespace, State: dedupe.InProgress}:  0,
-		{Namespace: r.namespace + " and no more"}:           0,
-		{Namespace: r.namespace, Topic: "orders", State: 0}: n,
+		{Namespace: r.namespace}:                                n,
+		{Namespace: r.namespace, Handler: "ship"}:               n / 2,
+		{Namespace: r.namespace, Topic: "nothing"}:              0,
+		{Namespace: r.namespace, State: dedupe.StateDone}:       n,
+		{Namespace: r.namespace, State: dedupe.StateInProgress}: 0,
+		{Namespace: r.namespace + " and no more"}:               0,
+		{Namespace: r.namespace, Topic: "orders", State: 0}:     n,
 	} {
 		if got := r.count(f); got != want {
 			r.Errorf("%+v lists %d, want %d", f, got, want)
@@ -95,7 +95,7 @@ func (r records) forget() {
 	c := r.mustClaim(r.store, k, r.options())
 	r.must("forget of a claim", r.admin.Forget(r.ctx(), k))
 	if !r.cfg.Features.SingleWriter {
-		r.wantState(r.claim(r.store, k, r.options()), dedupe.InProgress)
+		r.wantState(r.claim(r.store, k, r.options()), dedupe.StateInProgress)
 	}
 	r.must("commit", c.Commit(r.ctx(), nil))
 }

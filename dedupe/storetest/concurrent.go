@@ -31,12 +31,12 @@ func oneOwner(s *suite) {
 					return
 				}
 				switch c.State() {
-				case dedupe.Done:
+				case dedupe.StateDone:
 					return
-				case dedupe.Conflict:
+				case dedupe.StateConflict:
 					s.Error("a conflict, among equal fingerprints")
 					return
-				case dedupe.InProgress:
+				case dedupe.StateInProgress:
 					continue
 				}
 				n := inside.Add(1)

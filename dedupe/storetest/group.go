@@ -17,9 +17,9 @@ func groups(s *suite) {
 		duplicate.Group, another.Group, another.Fingerprint = "other", "other", []byte("another")
 		for _, when := range []string{"committed", "settled"} {
 			d := s.claim(s.open(), k, duplicate)
-			s.wantState(d, dedupe.Done)
+			s.wantState(d, dedupe.StateDone)
 			c := s.claim(store, k, another)
-			s.wantState(c, dedupe.Conflict)
+			s.wantState(c, dedupe.StateConflict)
 			if d.Info().Group != group || c.Info().Group != group {
 				s.Errorf("%s by group %.20q: a duplicate sees %.20q, a conflict %.20q", when, group, d.Info().Group, c.Info().Group)
 			}

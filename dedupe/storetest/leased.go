@@ -11,12 +11,12 @@ import (
 func sentTwice(s *suite) {
 	store, k, o := s.open(), s.key(), s.options()
 	c1, c2 := s.mustClaim(store, k, o), s.mustClaim(s.open(), k, o)
-	s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateInProgress)
 	s.must("commit", c1.Commit(s.ctx(), [][]byte{[]byte("out")}))
 	s.must("the same commit, sent again", c2.Commit(s.ctx(), [][]byte{[]byte("out")}))
 	s.must("rollback of what was committed", c2.Rollback(s.ctx()))
 	d := s.claim(store, k, s.options())
-	s.wantState(d, dedupe.Done)
+	s.wantState(d, dedupe.StateDone)
 	if len(d.Outputs()) != 1 {
 		s.Errorf("outputs %q", d.Outputs())
 	}
@@ -47,7 +47,7 @@ func askedAgain(s *suite) {
 	defer tick.Stop()
 	// The first lease would end at 1, and the first renewal comes at 0.8 + 1/3.
 	for end := begin.Add(s.cfg.Lease * 11 / 10); time.Now().Before(end); <-tick.C {
-		s.wantState(s.claim(other, k, s.options()), dedupe.InProgress)
+		s.wantState(s.claim(other, k, s.options()), dedupe.StateInProgress)
 	}
 	s.must("commit", c.Commit(s.ctx(), nil))
 }
@@ -79,7 +79,7 @@ func fencing(s *suite) {
 	if err := b.Context().Err(); err != nil {
 		s.Errorf("the new owner's context has ended: %v", err)
 	}
-	s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateInProgress)
 	s.must("commit", b.Commit(s.ctx(), [][]byte{[]byte("b")}))
 	if d := s.claim(store, k, s.options()); len(d.Outputs()) != 1 || string(d.Outputs()[0]) != "b" {
 		s.Errorf("%v with outputs %q, want those of the new owner", d.State(), d.Outputs())
@@ -105,7 +105,7 @@ func fencedBehindItsBack(s *suite) {
 		s.Errorf("commit while another holds the claim: %v, want ErrLeaseLost", err)
 	}
 	s.must("rollback", a.Rollback(s.ctx()))
-	s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateInProgress)
 	s.must("commit", b.Commit(s.ctx(), [][]byte{[]byte("b")}))
 	if err := a.Commit(s.ctx(), [][]byte{[]byte("a")}); !errors.Is(err, dedupe.ErrLeaseLost) {
 		s.Errorf("commit after another's: %v, want ErrLeaseLost", err)
@@ -142,13 +142,13 @@ func renewal(s *suite) {
 	tick := time.NewTicker(s.cfg.Lease / 10)
 	defer tick.Stop()
 	for end := time.Now().Add(2 * s.cfg.Lease); time.Now().Before(end); <-tick.C {
-		s.wantState(s.claim(other, k, s.options()), dedupe.InProgress)
+		s.wantState(s.claim(other, k, s.options()), dedupe.StateInProgress)
 	}
 	if err := c.Context().Err(); err != nil {
 		s.Fatalf("the claim ended: %v", context.Cause(c.Context()))
 	}
 	s.must("commit", c.Commit(s.ctx(), nil))
-	s.wantState(s.claim(other, k, s.options()), dedupe.Done)
+	s.wantState(s.claim(other, k, s.options()), dedupe.StateDone)
 }
 
 // localClock: a process that is cut off ends its claim before another may have it. This

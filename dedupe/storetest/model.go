@@ -40,7 +40,7 @@ type history struct {
 }
 
 type owner struct {
-	o     dedupe.Options
+	o     dedupe.ClaimOptions
 	claim dedupe.Claim
 	ended bool // committed or rolled back; a token is not used for another claim
 }
@@ -63,7 +63,7 @@ func (h *history) run(stores []dedupe.Store, random *rand.Rand, steps int) {
 		switch step := random.IntN(4); {
 		case step == 0 && !w.ended:
 			goesOn = h.times(twice, func() bool { return h.claims(i, store) })
-		case step == 1 && w.claim != nil && w.claim.State() == dedupe.Claimed:
+		case step == 1 && w.claim != nil && w.claim.State() == dedupe.StateClaimed:
 			goesOn = h.times(twice, func() bool { return h.commits(i) })
 			w.ended = true
 		case step == 2 && w.claim != nil:
@@ -112,11 +112,11 @@ func (h *history) fail(format string, args ...any) bool {
 func (h *history) expected(i int) dedupe.State {
 	switch {
 	case h.committed != nobody:
-		return dedupe.Done
+		return dedupe.StateDone
 	case h.holder != nobody && h.holder != i:
-		return dedupe.InProgress
+		return dedupe.StateInProgress
 	}
-	return dedupe.Claimed
+	return dedupe.StateClaimed
 }
 
 // The steps say whether the history goes on.
@@ -128,10 +128,10 @@ func (h *history) claims(i int, store dedupe.Store) bool {
 	switch {
 	case c.State() != want:
 		return h.fail("want %v", want)
-	case want == dedupe.Done:
+	case want == dedupe.StateDone:
 		return h.outputsFit(c.Outputs())
-	case want == dedupe.Claimed:
-		if w.claim == nil || w.claim.State() != dedupe.Claimed {
+	case want == dedupe.StateClaimed:
+		if w.claim == nil || w.claim.State() != dedupe.StateClaimed {
 			w.claim = c
 		} else {
 			h.spare = append(h.spare, c)
@@ -171,7 +171,7 @@ func (h *history) rollsBack(i int) bool {
 	if err != nil {
 		return h.fail("want success")
 	}
-	if h.owners[i].claim.State() == dedupe.Claimed && h.holder == i {
+	if h.owners[i].claim.State() == dedupe.StateClaimed && h.holder == i {
 		h.holder = nobody
 	}
 	return true

@@ -173,8 +173,8 @@ func (s *suite) key() dedupe.Key {
 	return dedupe.Key{Namespace: s.namespace, Topic: "orders", Handler: "charge", Event: fmt.Sprintf("pay:%d", s.keys)}
 }
 
-func (s *suite) options() dedupe.Options {
-	return dedupe.Options{Token: dedupe.NewToken(), Lease: s.lease, Retention: time.Hour, Fingerprint: []byte("one")}
+func (s *suite) options() dedupe.ClaimOptions {
+	return dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: s.lease, Retention: time.Hour, Fingerprint: []byte("one")}
 }
 
 // ctx bounds what a check asks of a store.
@@ -185,7 +185,7 @@ func (s *suite) ctx() context.Context {
 }
 
 // claim asks once more, and fails the check on an error.
-func (s *suite) claim(store dedupe.Store, k dedupe.Key, o dedupe.Options) dedupe.Claim {
+func (s *suite) claim(store dedupe.Store, k dedupe.Key, o dedupe.ClaimOptions) dedupe.Claim {
 	s.Helper()
 	c, err := store.Claim(s.ctx(), k, o)
 	if err != nil {
@@ -208,10 +208,10 @@ func (s *suite) wantState(c dedupe.Claim, want dedupe.State) {
 }
 
 // mustClaim claims a key that is free.
-func (s *suite) mustClaim(store dedupe.Store, k dedupe.Key, o dedupe.Options) dedupe.Claim {
+func (s *suite) mustClaim(store dedupe.Store, k dedupe.Key, o dedupe.ClaimOptions) dedupe.Claim {
 	s.Helper()
 	c := s.claim(store, k, o)
-	s.wantState(c, dedupe.Claimed)
+	s.wantState(c, dedupe.StateClaimed)
 	s.Cleanup(func() { _ = c.Rollback(context.Background()) }) // whatever the check did with it
 	return c
 }
@@ -224,13 +224,13 @@ func (s *suite) must(what string, err error) {
 }
 
 // eventuallyMine asks until it gets the claim.
-func (s *suite) eventuallyMine(store dedupe.Store, k dedupe.Key, o dedupe.Options, within time.Duration) dedupe.Claim {
+func (s *suite) eventuallyMine(store dedupe.Store, k dedupe.Key, o dedupe.ClaimOptions, within time.Duration) dedupe.Claim {
 	s.Helper()
 	tick := time.NewTicker(max(s.cfg.Lease/20, time.Millisecond))
 	defer tick.Stop()
 	for deadline := time.Now().Add(within); ; <-tick.C {
 		c := s.claim(store, k, o)
-		if c.State() == dedupe.Claimed {
+		if c.State() == dedupe.StateClaimed {
 			s.Cleanup(func() { _ = c.Rollback(context.Background()) })
 			return c
 		}

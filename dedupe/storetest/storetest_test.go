@@ -77,9 +77,9 @@ type toyRecord struct {
 type toyClaim struct {
 	store *toy
 	k     string
-	o     dedupe.Options
+	o     dedupe.ClaimOptions
 	state dedupe.State
-	info  dedupe.Info
+	info  dedupe.ClaimInfo
 	outs  [][]byte
 	ctx   context.Context //nolint:containedctx // as in the interface
 	lease *storeutil.Lease
@@ -87,7 +87,7 @@ type toyClaim struct {
 	token string // of the record
 }
 
-func (t *toy) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (t *toy) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	if t.fault != noValidation {
 		if err := k.Validate(); err != nil {
 			return nil, err
@@ -111,14 +111,14 @@ func (t *toy) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe
 		if t.fault == waitsForever && o.Wait > 0 {
 			late = time.Since(end) > 5*time.Second // "for ever"
 		}
-		if err != nil || c.state != dedupe.InProgress || late {
+		if err != nil || c.state != dedupe.StateInProgress || late {
 			return c, err
 		}
 		<-tick.C
 	}
 }
 
-func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClaim, error) {
+func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (*toyClaim, error) {
 	t.mu.Lock()
 	closed := t.closed
 	t.mu.Unlock()
@@ -149,20 +149,20 @@ func (t *toy) try(ctx context.Context, k dedupe.Key, o dedupe.Options) (*toyClai
 	}
 	switch {
 	case r != nil && r.done:
-		c.state, c.outs, c.info.CommittedAt, c.info.Group, c.token = dedupe.Done, r.outputs, r.at, r.group, r.token
+		c.state, c.outs, c.info.CommittedAt, c.info.Group, c.token = dedupe.StateDone, r.outputs, r.at, r.group, r.token
 		if t.fault != noConflict && !storeutil.SameDigest(r.print, storeutil.Digest(o.Fingerprint)) {
-			c.state, c.outs = dedupe.Conflict, nil
+			c.state, c.outs = dedupe.StateConflict, nil
 		}
 		return c, nil
 	case r != nil && (r.token != o.Token || t.fault == claimOnce):
-		c.state, c.info.RetryAfter = dedupe.InProgress, max(time.Until(r.ends), 0)
+		c.state, c.info.RetryAfter = dedupe.StateInProgress, max(time.Until(r.ends), 0)
 		return c, nil
 	case r == nil:
 		t.records[name] = &toyRecord{token: o.Token, ends: time.Now().Add(o.Lease)}
 	case t.fault != claimLasts:
 		r.ends = time.Now().Add(o.Lease)
 	}
-	c.state = dedupe.Claimed
+	c.state = dedupe.StateClaimed
 	c.lease, c.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: o.Lease, SentAt: time.Now(), Renew: c.renew})
 	t.mu.Lock()
 	t.claims = append(t.claims, c)
@@ -182,7 +182,7 @@ func (t *toy) Close() error {
 }
 
 func (c *toyClaim) State() dedupe.State      { return c.state }
-func (c *toyClaim) Info() dedupe.Info        { return c.info }
+func (c *toyClaim) Info() dedupe.ClaimInfo   { return c.info }
 func (c *toyClaim) Context() context.Context { return c.ctx }
 func (c *toyClaim) Outputs() [][]byte        { return c.outs }
 
@@ -213,7 +213,7 @@ func (c *toyClaim) renew(context.Context) error {
 }
 
 func (c *toyClaim) Commit(_ context.Context, outs [][]byte) error {
-	if c.state != dedupe.Claimed {
+	if c.state != dedupe.StateClaimed {
 		return dedupe.ErrInvalid
 	}
 	defer c.lease.Release(nil)
@@ -253,7 +253,7 @@ func (c *toyClaim) Commit(_ context.Context, outs [][]byte) error {
 }
 
 func (c *toyClaim) Rollback(context.Context) error {
-	if c.state == dedupe.Claimed {
+	if c.state == dedupe.StateClaimed {
 		c.lease.Release(nil)
 	}
 	c.store.toyData.mu.Lock()
@@ -275,7 +275,7 @@ func (c *toyClaim) Rollback(context.Context) error {
 func (c *toyClaim) Settle(context.Context) error {
 	c.store.toyData.mu.Lock()
 	defer c.store.toyData.mu.Unlock()
-	if c.state != dedupe.Claimed && c.state != dedupe.Done {
+	if c.state != dedupe.StateClaimed && c.state != dedupe.StateDone {
 		return nil
 	}
 	if r := c.store.records[c.k]; r != nil && r.done && c.store.fault != noSettle && (r.token == c.token || c.store.fault == settlesAny) {

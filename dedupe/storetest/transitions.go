@@ -21,7 +21,7 @@ func commits(s *suite) {
 		s.Errorf("a fresh claim has outputs: %q", c.Outputs())
 	}
 	if !s.cfg.Features.SingleWriter {
-		if st := s.claim(store, k, s.options()).State(); st != dedupe.InProgress {
+		if st := s.claim(store, k, s.options()).State(); st != dedupe.StateInProgress {
 			s.Errorf("another's claim is %v, want in progress", st)
 		}
 	}
@@ -36,7 +36,7 @@ func commits(s *suite) {
 
 	for _, other := range []dedupe.Store{store, s.open()} {
 		d := s.claim(other, k, s.options())
-		s.wantState(d, dedupe.Done)
+		s.wantState(d, dedupe.StateDone)
 		if at := d.Info().CommittedAt; at.Before(before.Add(-time.Minute)) || at.After(time.Now().Add(time.Minute)) {
 			s.Errorf("committed at %v, not about %v", at, before)
 		}
@@ -48,7 +48,7 @@ func commits(s *suite) {
 		}
 		s.must("rollback of what is done", d.Rollback(s.ctx()))
 	}
-	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateDone)
 }
 
 func rollsBack(s *suite) {
@@ -65,10 +65,10 @@ func rollsBack(s *suite) {
 		s.Error("a claim was committed after its rollback")
 	}
 	if !s.cfg.Features.SingleWriter {
-		s.wantState(s.claim(store, k, s.options()), dedupe.InProgress)
+		s.wantState(s.claim(store, k, s.options()), dedupe.StateInProgress)
 	}
 	s.must("commit", d.Commit(s.ctx(), nil))
-	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateDone)
 }
 
 func inProgress(s *suite) {
@@ -76,7 +76,7 @@ func inProgress(s *suite) {
 	c := s.mustClaim(store, k, s.options())
 	for _, other := range []dedupe.Store{store, s.open()} {
 		d := s.claim(other, k, s.options())
-		s.wantState(d, dedupe.InProgress)
+		s.wantState(d, dedupe.StateInProgress)
 		if after := d.Info().RetryAfter; after < 0 || after > s.lease {
 			s.Errorf("retry after %v, with a lease of %v", after, s.lease)
 		}
@@ -85,12 +85,12 @@ func inProgress(s *suite) {
 		}
 		s.must("rollback of another's claim", d.Rollback(s.ctx()))
 		s.must("settle of another's claim", d.Settle(s.ctx()))
-		s.wantState(s.claim(other, k, s.options()), dedupe.InProgress)
+		s.wantState(s.claim(other, k, s.options()), dedupe.StateInProgress)
 	}
 	// A difference is only known once the event was handled.
 	o := s.options()
 	o.Fingerprint = []byte("another")
-	s.wantState(s.claim(store, k, o), dedupe.InProgress)
+	s.wantState(s.claim(store, k, o), dedupe.StateInProgress)
 	s.must("commit", c.Commit(s.ctx(), nil))
 }
 
@@ -101,7 +101,7 @@ func waitIsBounded(s *suite) {
 		o := s.options()
 		o.Wait = 150 * time.Millisecond
 		begin := time.Now()
-		s.wantState(s.claim(other, k, o), dedupe.InProgress)
+		s.wantState(s.claim(other, k, o), dedupe.StateInProgress)
 		if took := time.Since(begin); took < o.Wait/2 || took > o.Wait+3*time.Second {
 			s.Errorf("waited %v, with a Wait of %v", took, o.Wait)
 		}
@@ -133,12 +133,12 @@ func waitEnds(s *suite) {
 				s.Fatal(err)
 			case <-time.After(50 * time.Millisecond):
 			}
-			want := dedupe.Done
+			want := dedupe.StateDone
 			if how == "commit" {
 				s.must(how, c.Commit(s.ctx(), nil))
 			} else {
 				s.must(how, c.Rollback(s.ctx()))
-				want = dedupe.Claimed
+				want = dedupe.StateClaimed
 			}
 			select {
 			case d := <-got:
@@ -163,7 +163,7 @@ func conflicts(s *suite) {
 	o = s.options()
 	o.Fingerprint = []byte("another")
 	d := s.claim(store, k, o)
-	s.wantState(d, dedupe.Conflict)
+	s.wantState(d, dedupe.StateConflict)
 	if len(d.Outputs()) != 0 {
 		s.Errorf("a conflict has outputs: %q", d.Outputs())
 	}
@@ -178,17 +178,17 @@ func conflicts(s *suite) {
 
 	o = s.options()
 	d = s.claim(store, k, o)
-	s.wantState(d, dedupe.Done)
+	s.wantState(d, dedupe.StateDone)
 	if len(d.Outputs()) != 1 {
 		s.Errorf("the conflict took the outputs along: %q", d.Outputs())
 	}
 	o.Fingerprint = nil
-	s.wantState(s.claim(store, k, o), dedupe.Done)
+	s.wantState(s.claim(store, k, o), dedupe.StateDone)
 
 	// A record without one has no difference.
 	k = s.key()
 	s.must("commit", s.mustClaim(store, k, o).Commit(s.ctx(), nil))
-	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateDone)
 }
 
 func outputs(s *suite) {
@@ -236,19 +236,19 @@ func settles(s *suite) {
 		s.must("commit", c.Commit(s.ctx(), outs))
 		if how == "by a duplicate" {
 			c = s.claim(s.open(), k, s.options())
-			s.wantState(c, dedupe.Done)
+			s.wantState(c, dedupe.StateDone)
 		}
 		for range 2 {
 			s.must("settle "+how, c.Settle(s.ctx()))
 			d := s.claim(store, k, s.options())
-			s.wantState(d, dedupe.Done)
+			s.wantState(d, dedupe.StateDone)
 			if len(d.Outputs()) != 0 {
 				s.Errorf("settled %s, and still there: %q", how, d.Outputs())
 			}
 		}
 		o := s.options()
 		o.Fingerprint = []byte("another")
-		s.wantState(s.claim(store, k, o), dedupe.Conflict)
+		s.wantState(s.claim(store, k, o), dedupe.StateConflict)
 	}
 	// What is not committed has nothing to settle.
 	k := s.key()
@@ -266,7 +266,7 @@ func retention(s *suite) {
 	c := s.mustClaim(store, k, o)
 	s.must("commit", c.Commit(s.ctx(), [][]byte{[]byte("out")}))
 	s.must("settle", c.Settle(s.ctx())) // which must leave the retention as it is
-	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateDone)
 	d := s.eventuallyMine(store, k, s.options(), o.Retention+10*time.Second)
 	if d.Info().TookOver {
 		s.Error("the retention ran out, and the store calls it a take-over")
@@ -295,28 +295,28 @@ func keysDiffer(s *suite) {
 		{Namespace: ns + "'", Event: "b"}, {Namespace: ns + ":", Event: "b"},
 	} {
 		c := s.claim(store, k, s.options())
-		if c.State() != dedupe.Claimed {
+		if c.State() != dedupe.StateClaimed {
 			s.Errorf("%q: %v: another key was taken for it", k, c.State())
 			continue
 		}
 		s.must("commit", c.Commit(s.ctx(), nil))
-		s.wantState(s.claim(store, k, s.options()), dedupe.Done)
+		s.wantState(s.claim(store, k, s.options()), dedupe.StateDone)
 	}
 }
 
 func badOptions(s *suite) {
 	store := s.open()
-	for name, bad := range map[string]func(*dedupe.Key, *dedupe.Options){
-		"no namespace":              func(k *dedupe.Key, _ *dedupe.Options) { k.Namespace = "" },
-		"no event":                  func(k *dedupe.Key, _ *dedupe.Options) { k.Event = "" },
-		"not UTF-8":                 func(k *dedupe.Key, _ *dedupe.Options) { k.Handler = "\xff" },
-		"too long":                  func(k *dedupe.Key, _ *dedupe.Options) { k.Event = strings.Repeat("k", dedupe.MaxKeyBytes) },
-		"no token":                  func(_ *dedupe.Key, o *dedupe.Options) { o.Token = "" },
-		"no lease":                  func(_ *dedupe.Key, o *dedupe.Options) { o.Lease = 0 },
-		"no retention":              func(_ *dedupe.Key, o *dedupe.Options) { o.Retention = 0 },
-		"negative retention":        func(_ *dedupe.Key, o *dedupe.Options) { o.Retention = -time.Hour },
-		"lease above the retention": func(_ *dedupe.Key, o *dedupe.Options) { o.Retention = o.Lease - 1 },
-		"negative wait":             func(_ *dedupe.Key, o *dedupe.Options) { o.Wait = -1 },
+	for name, bad := range map[string]func(*dedupe.Key, *dedupe.ClaimOptions){
+		"no namespace":              func(k *dedupe.Key, _ *dedupe.ClaimOptions) { k.Namespace = "" },
+		"no event":                  func(k *dedupe.Key, _ *dedupe.ClaimOptions) { k.Event = "" },
+		"not UTF-8":                 func(k *dedupe.Key, _ *dedupe.ClaimOptions) { k.Handler = "\xff" },
+		"too long":                  func(k *dedupe.Key, _ *dedupe.ClaimOptions) { k.Event = strings.Repeat("k", dedupe.MaxKeyBytes) },
+		"no token":                  func(_ *dedupe.Key, o *dedupe.ClaimOptions) { o.Token = "" },
+		"no lease":                  func(_ *dedupe.Key, o *dedupe.ClaimOptions) { o.Lease = 0 },
+		"no retention":              func(_ *dedupe.Key, o *dedupe.ClaimOptions) { o.Retention = 0 },
+		"negative retention":        func(_ *dedupe.Key, o *dedupe.ClaimOptions) { o.Retention = -time.Hour },
+		"lease above the retention": func(_ *dedupe.Key, o *dedupe.ClaimOptions) { o.Retention = o.Lease - 1 },
+		"negative wait":             func(_ *dedupe.Key, o *dedupe.ClaimOptions) { o.Wait = -1 },
 	} {
 		k, o := s.key(), s.options()
 		bad(&k, &o)
@@ -338,7 +338,7 @@ func contexts(s *suite) {
 	defer cancel()
 	c, err := store.Claim(ctx, k, s.options())
 	s.must("claim", err)
-	s.wantState(c, dedupe.Claimed)
+	s.wantState(c, dedupe.StateClaimed)
 	if c.Context().Value(ctxKey{}) != "value" {
 		s.Error("the claim's context has lost the values of Claim's")
 	}
@@ -353,7 +353,7 @@ func contexts(s *suite) {
 	}
 	// Its end does not end the claim: the handler may have finished.
 	s.must("commit after Claim's context has ended", c.Commit(s.ctx(), nil))
-	s.wantState(s.claim(store, k, s.options()), dedupe.Done)
+	s.wantState(s.claim(store, k, s.options()), dedupe.StateDone)
 
 	k = s.key()
 	if d, err := store.Claim(ctx, k, s.options()); err == nil {
@@ -391,7 +391,7 @@ func restarts(s *suite) {
 	}
 	store = s.open()
 	d := s.claim(store, k, s.options())
-	s.wantState(d, dedupe.Done)
+	s.wantState(d, dedupe.StateDone)
 	if len(d.Outputs()) != 1 {
 		s.Errorf("the outputs did not survive: %q", d.Outputs())
 	}

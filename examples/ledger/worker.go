@@ -92,10 +92,10 @@ type dying struct {
 	p payment
 }
 
-func (d dying) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (d dying) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	o.Wait = 10 * time.Second // for the database to notice that the one before is dead
 	c, err := d.Store.Claim(ctx, k, o)
-	if err == nil && c.State() == dedupe.Claimed {
+	if err == nil && c.State() == dedupe.StateClaimed {
 		d.p.at("after the claim")
 		c = dyingClaim{c, d.p}
 	}

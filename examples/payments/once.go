@@ -46,7 +46,7 @@ func publishOnce(ctx context.Context, s *server, events []event) (result, error)
 			row.verdict = sayConflict(conflict, e, originals[r.Key])
 		case err != nil:
 			row.verdict, row.err = "FAILED", err
-		case r.Verdict == publisher.Added:
+		case r.Verdict == publisher.VerdictAdded:
 			originals[r.Key] = e
 		default:
 			res.duplicates++

@@ -81,7 +81,7 @@ func (l *Log) hooks() middleware.Hooks {
 	}
 	return middleware.Hooks{
 		OnHandled: note("handled"), OnSkipped: note("skipped"), OnFailed: note("failed"), OnDelayed: note("delayed"),
-		OnForeignSkip: note("foreign skip"), OnRefused: note("refused"), OnConflict: note("conflict"), OnTakeOver: note("take over"), OnLeaseLost: note("lease lost"), OnPassed: note("passed"),
+		OnForeignSkip: note("foreign skip"), OnRefused: note("refused"), OnConflict: note("conflict"), OnTakeover: note("take over"), OnLeaseLost: note("lease lost"), OnPassed: note("passed"),
 	}
 }
 
@@ -289,7 +289,7 @@ func WantNothing(t testing.TB, store dedupe.Admin, key string) {
 func WantDone(t testing.TB, store dedupe.Admin, key string) dedupe.Record {
 	t.Helper()
 	r, err := Lookup(t, store, key)
-	if err != nil || r.State != dedupe.Done {
+	if err != nil || r.State != dedupe.StateDone {
 		t.Errorf("record %+v, %v, want one that is done", r, err)
 	}
 	return r

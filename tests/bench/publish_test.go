@@ -101,8 +101,8 @@ func subjects() []subject {
 		{"watermill-redisstream", testserver.Redis86, theirs},
 		{"raw-xadd", testserver.Redis86, func(_ *testing.B, c *redis.Client) message.Publisher { return rawPublisher{c, false} }},
 		{"raw-xadd-idmp", testserver.Redis86, func(_ *testing.B, c *redis.Client) message.Publisher { return rawPublisher{c, true} }},
-		{"idmp", testserver.Redis86, ours(publisher.IDMP)},
-		{"latch", testserver.Redis86, ours(publisher.Latch)},
+		{"idmp", testserver.Redis86, ours(publisher.ModeIDMP)},
+		{"latch", testserver.Redis86, ours(publisher.ModeLatch)},
 	}
 }
 

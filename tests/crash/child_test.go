@@ -180,13 +180,13 @@ type dyingStore struct {
 	client *redis.Client
 }
 
-func (s *dyingStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.Options) (dedupe.Claim, error) {
+func (s *dyingStore) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (dedupe.Claim, error) {
 	s.o.at(beforeClaim)
 	c, err := s.Store.Claim(ctx, k, o)
 	if err != nil {
 		return nil, err
 	}
-	if c.State() == dedupe.Claimed {
+	if c.State() == dedupe.StateClaimed {
 		s.o.at(afterClaim)
 	}
 	return dyingClaim{c, s}, nil

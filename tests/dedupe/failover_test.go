@@ -59,7 +59,7 @@ func TestRedisSentinelFailover(t *testing.T) {
 	if err := <-asked; err != nil {
 		t.Errorf("asked meanwhile: %v", err)
 	}
-	if c := mustAsk(t, s, done, options()); c.State() != dedupe.Done || len(c.Outputs()) != 1 || string(c.Outputs()[0]) != "receipt" {
+	if c := mustAsk(t, s, done, options()); c.State() != dedupe.StateDone || len(c.Outputs()) != 1 || string(c.Outputs()[0]) != "receipt" {
 		t.Errorf("what was recorded and replicated is %v with %q", c.State(), c.Outputs())
 	}
 	// A renewal tells.
@@ -116,13 +116,13 @@ func TestRedisSlotMigrates(t *testing.T) {
 							t.Fatal(err)
 						}
 					}
-					if st := mustAsk(t, s, k, options()).State(); st != dedupe.InProgress {
+					if st := mustAsk(t, s, k, options()).State(); st != dedupe.StateInProgress {
 						t.Errorf("%s: another got %v", name, st)
 					}
 					if err := c.Commit(ctx, [][]byte{{1}}); err != nil {
 						t.Errorf("%s: commit: %v", name, err)
 					}
-					if d := mustAsk(t, s, k, options()); d.State() != dedupe.Done || len(d.Outputs()) != 1 {
+					if d := mustAsk(t, s, k, options()); d.State() != dedupe.StateDone || len(d.Outputs()) != 1 {
 						t.Errorf("%s: %v with %d outputs", name, d.State(), len(d.Outputs()))
 					}
 					if err := c.Settle(ctx); err != nil {
@@ -131,7 +131,7 @@ func TestRedisSlotMigrates(t *testing.T) {
 					if err := m.Finish(ctx); err != nil {
 						t.Fatal(err)
 					}
-					if d := mustAsk(t, s, k, options()); d.State() != dedupe.Done || len(d.Outputs()) != 0 {
+					if d := mustAsk(t, s, k, options()); d.State() != dedupe.StateDone || len(d.Outputs()) != 0 {
 						t.Errorf("%s: %v with %d outputs after the move", name, d.State(), len(d.Outputs()))
 					}
 				}

@@ -63,12 +63,12 @@ var claims = porcupine.Model{
 		case claimIt:
 			switch {
 			case r.done != "":
-				return out.state == dedupe.Done, r
+				return out.state == dedupe.StateDone, r
 			case r.holder != "" && r.holder != in.token:
-				return out.state == dedupe.InProgress, r
+				return out.state == dedupe.StateInProgress, r
 			}
 			r.holder = in.token
-			return out.state == dedupe.Claimed, r
+			return out.state == dedupe.StateClaimed, r
 		case commitIt:
 			if r.holder == in.token {
 				return !out.lost, oneRecord{done: in.token}
@@ -123,7 +123,7 @@ func TestRedisIsLinearizable(t *testing.T) {
 					}
 					return answer{state: c.State()}
 				})
-				if got.state != dedupe.Claimed {
+				if got.state != dedupe.StateClaimed {
 					continue
 				}
 				// Another process of the same owner, as it were: the token comes twice.
@@ -184,16 +184,16 @@ func TestLinearizabilityModelRefuses(t *testing.T) {
 	}
 	for name, history := range map[string][]porcupine.Operation{
 		"two owners": {
-			op(1, 0, 1, call{0, claimIt, "a"}, answer{state: dedupe.Claimed}),
-			op(2, 2, 3, call{0, claimIt, "b"}, answer{state: dedupe.Claimed}),
+			op(1, 0, 1, call{0, claimIt, "a"}, answer{state: dedupe.StateClaimed}),
+			op(2, 2, 3, call{0, claimIt, "b"}, answer{state: dedupe.StateClaimed}),
 		},
 		"a commit by one that is not the owner": {
-			op(1, 0, 1, call{0, claimIt, "a"}, answer{state: dedupe.Claimed}),
+			op(1, 0, 1, call{0, claimIt, "a"}, answer{state: dedupe.StateClaimed}),
 			op(1, 2, 3, call{0, rollBackIt, "a"}, answer{}),
 			op(1, 4, 5, call{0, commitIt, "a"}, answer{}),
 		},
 		"a commit that says lost, and is not": {
-			op(1, 0, 1, call{0, claimIt, "a"}, answer{state: dedupe.Claimed}),
+			op(1, 0, 1, call{0, claimIt, "a"}, answer{state: dedupe.StateClaimed}),
 			op(1, 2, 3, call{0, commitIt, "a"}, answer{lost: true}),
 		},
 	} {

@@ -173,7 +173,7 @@ func TestNotNowOnEveryStep(t *testing.T) {
 			step("commit", func() error { return c.Commit(ctx, [][]byte{[]byte("out")}) })
 			step("lookup", func() error { _, err := s.Lookup(ctx, k); return err })
 			step("settle", func() error { return c.Settle(ctx) })
-			if d := mustAsk(t, s, k, options()); d.State() != dedupe.Done || len(d.Outputs()) != 0 {
+			if d := mustAsk(t, s, k, options()); d.State() != dedupe.StateDone || len(d.Outputs()) != 0 {
 				t.Errorf("%v with %d outputs", d.State(), len(d.Outputs()))
 			}
 			step("forget", func() error { return s.Forget(ctx, k) })
@@ -231,7 +231,7 @@ func TestCommitOfUnknownOutcomeIsNotRefused(t *testing.T) {
 			t.Errorf("error %v matches %v", err, bad)
 		}
 	}
-	if st := mustAsk(t, newRedis(t, link.Client()), k, options()).State(); st != dedupe.Done {
+	if st := mustAsk(t, newRedis(t, link.Client()), k, options()).State(); st != dedupe.StateDone {
 		t.Errorf("state %v", st)
 	}
 }

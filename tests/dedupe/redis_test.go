@@ -34,24 +34,24 @@ func newRedis(t testing.TB, client redis.UniversalClient) *redisstore.Store {
 	return s
 }
 
-func options() dedupe.Options {
-	return dedupe.Options{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: time.Hour, Fingerprint: []byte("one")}
+func options() dedupe.ClaimOptions {
+	return dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: 30 * time.Second, Retention: time.Hour, Fingerprint: []byte("one")}
 }
 
 func newKey(t testing.TB) dedupe.Key {
 	return dedupe.Key{Namespace: "payments", Topic: "orders", Handler: "charge", Event: testserver.Topic(t)}
 }
 
-func mustClaim(t testing.TB, s dedupe.Store, k dedupe.Key, o dedupe.Options) dedupe.Claim {
+func mustClaim(t testing.TB, s dedupe.Store, k dedupe.Key, o dedupe.ClaimOptions) dedupe.Claim {
 	t.Helper()
 	c := mustAsk(t, s, k, o)
-	if c.State() != dedupe.Claimed {
+	if c.State() != dedupe.StateClaimed {
 		t.Fatalf("state %v, want claimed", c.State())
 	}
 	return c
 }
 
-func mustAsk(t testing.TB, s dedupe.Store, k dedupe.Key, o dedupe.Options) dedupe.Claim {
+func mustAsk(t testing.TB, s dedupe.Store, k dedupe.Key, o dedupe.ClaimOptions) dedupe.Claim {
 	t.Helper()
 	c, err := s.Claim(context.Background(), k, o)
 	if err != nil {
@@ -111,21 +111,21 @@ func TestReplyOfAStepLost(t *testing.T) {
 		k := newKey(t)
 		link.LoseNext(lost, "SET")
 		c := mustClaim(t, s, k, options())
-		if st := mustAsk(t, other, k, options()).State(); st != dedupe.InProgress {
+		if st := mustAsk(t, other, k, options()).State(); st != dedupe.StateInProgress {
 			t.Errorf("%d lost: another got %v", lost, st)
 		}
 		link.LoseNext(lost, "EVALSHA", "EVAL")
 		if err := c.Commit(t.Context(), outs); err != nil {
 			t.Errorf("%d lost: commit: %v", lost, err)
 		}
-		if d := mustAsk(t, other, k, options()); d.State() != dedupe.Done || len(d.Outputs()) != 1 {
+		if d := mustAsk(t, other, k, options()); d.State() != dedupe.StateDone || len(d.Outputs()) != 1 {
 			t.Errorf("%d lost: %v with %d outputs", lost, d.State(), len(d.Outputs()))
 		}
 		link.LoseNext(lost, "EVALSHA", "EVAL")
 		if err := c.Settle(t.Context()); err != nil {
 			t.Errorf("%d lost: settle: %v", lost, err)
 		}
-		if d := mustAsk(t, other, k, options()); d.State() != dedupe.Done || len(d.Outputs()) != 0 {
+		if d := mustAsk(t, other, k, options()); d.State() != dedupe.StateDone || len(d.Outputs()) != 0 {
 			t.Errorf("%d lost: %v with %d outputs after the settle", lost, d.State(), len(d.Outputs()))
 		}
 
@@ -205,7 +205,7 @@ func TestClaimWhoseCallerGaveUp(t *testing.T) {
 	}
 	testserver.Eventually(t, 5*time.Second, func() error { // the server has got it
 		r, err := other.Lookup(t.Context(), k)
-		if err == nil && r.State != dedupe.InProgress {
+		if err == nil && r.State != dedupe.StateInProgress {
 			err = fmt.Errorf("state %v", r.State)
 		}
 		return err
@@ -213,7 +213,7 @@ func TestClaimWhoseCallerGaveUp(t *testing.T) {
 	link.Resume()
 	testserver.Eventually(t, 10*time.Second, func() error { // long before the lease ends
 		c := mustAsk(t, other, k, options())
-		if c.State() != dedupe.Claimed {
+		if c.State() != dedupe.StateClaimed {
 			return fmt.Errorf("state %v", c.State())
 		}
 		return c.Rollback(t.Context())
@@ -240,7 +240,7 @@ func TestClaimWhoseCallerGaveUpBeforeItCame(t *testing.T) {
 	// It came, and went, long before its lease ends.
 	testserver.Eventually(t, 10*time.Second, func() error {
 		c := mustAsk(t, other, k, options())
-		if c.State() != dedupe.Claimed {
+		if c.State() != dedupe.StateClaimed {
 			return fmt.Errorf("state %v", c.State())
 		}
 		return nil

@@ -127,7 +127,7 @@ func TestRedisUserConfinedToAPrefix(t *testing.T) {
 		if name := (redisstore.Config{Prefix: "billing:done:"}).Name(k); server.Client().Exists(t.Context(), name).Val() != 1 {
 			t.Errorf("%s: there is no %s", kind, name)
 		}
-		if st := mustAsk(t, newRedis(t, server.Client()), k, options()).State(); st != dedupe.Claimed {
+		if st := mustAsk(t, newRedis(t, server.Client()), k, options()).State(); st != dedupe.StateClaimed {
 			t.Errorf("%s: under another prefix it is %v", kind, st)
 		}
 		n := 0

@@ -39,7 +39,7 @@ func newestLetter(t *testing.T, client redis.UniversalClient, topic string) redi
 // since nobody knows what became of the first publish.
 func byPublisher(t *testing.T, client redis.UniversalClient, pub *publisher.Publisher, topic string) {
 	letter := newestLetter(t, client, topic)
-	for _, want := range []publisher.Verdict{publisher.Added, publisher.Duplicate} {
+	for _, want := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate} {
 		msg, err := wire.Decode(subscriber.DeadLetterTopic(topic), letter.ID, letter.Values)
 		if err != nil {
 			t.Fatal(err)
@@ -73,9 +73,9 @@ func TestDeadLetterCopiedBackIsSwallowed(t *testing.T) {
 		kind testserver.Kind
 		mode publisher.Mode
 	}{
-		{"idmp", testserver.Redis86, publisher.IDMP},
-		{"idmpauto", testserver.Redis86, publisher.IDMPAuto},
-		{"latch", testserver.Redis70, publisher.Latch},
+		{"idmp", testserver.Redis86, publisher.ModeIDMP},
+		{"idmpauto", testserver.Redis86, publisher.ModeIDMPAuto},
+		{"latch", testserver.Redis70, publisher.ModeLatch},
 	} {
 		for name, again := range map[string]replay{"publisher": byPublisher, "by hand": byHand} {
 			t.Run(mode.name+"/"+name, func(t *testing.T) {

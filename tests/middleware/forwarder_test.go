@@ -88,7 +88,7 @@ func outboxPublisher(t *testing.T, client redis.UniversalClient, outbox string) 
 	t.Helper()
 	inner, err := publisher.New(publisher.Config{
 		Client: client, ProducerID: "payment-service",
-		Topics: map[string]publisher.Topic{outbox: {
+		Topics: map[string]publisher.TopicConfig{outbox: {
 			Key: eventkey.First(
 				eventkey.Template("{$.metadata.idempotency_key}/{$.metadata._dead_group}/{$.metadata._dead_origin}/{$.metadata._dead_at}"),
 				eventkey.Template("{$.metadata.idempotency_key}"),

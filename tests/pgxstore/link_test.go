@@ -22,8 +22,8 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testdb"
 )
 
-func options() dedupe.Options {
-	return dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
+func options() dedupe.ClaimOptions {
+	return dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
 }
 
 func key(event string) dedupe.Key { return dedupe.Key{Namespace: "ledger", Event: event} }
@@ -35,7 +35,7 @@ func mustClaim(t testing.TB, s dedupe.Store, event string) (dedupe.Claim, pgx.Tx
 		t.Fatal(err)
 	}
 	tx, ok := pgxstore.TxFrom(c.Context())
-	if c.State() != dedupe.Claimed || !ok {
+	if c.State() != dedupe.StateClaimed || !ok {
 		t.Fatalf("state %v, a transaction on the context: %v", c.State(), ok)
 	}
 	t.Cleanup(func() { _ = c.Rollback(context.Background()) })
@@ -348,14 +348,14 @@ func TestDuplicatesDontStarveThePool(t *testing.T) {
 		wg.Go(func() {
 			o := options()
 			o.Wait = time.Minute
-			if c, err := store.Claim(ctx, key("1"), o); err == nil && c.State() == dedupe.Claimed {
+			if c, err := store.Claim(ctx, key("1"), o); err == nil && c.State() == dedupe.StateClaimed {
 				t.Error("claimed twice")
 			}
 		})
 	}
 	o := options()
 	o.Wait = 300 * time.Millisecond // so long that the others have looked several times
-	if c, err := store.Claim(t.Context(), key("1"), o); err != nil || c.State() != dedupe.InProgress {
+	if c, err := store.Claim(t.Context(), key("1"), o); err != nil || c.State() != dedupe.StateInProgress {
 		t.Errorf("%v, %v", c, err)
 	}
 	if n := pool.Stat().AcquireCount() - asked; n != 0 {

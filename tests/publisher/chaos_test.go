@@ -24,7 +24,7 @@ func TestFaultEverythingAtOnce(t *testing.T) {
 	if testing.Short() {
 		length = 8 * time.Second
 	}
-	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.IDMP}, {"latch", testserver.Redis70, publisher.Latch}} {
+	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.ModeIDMP}, {"latch", testserver.Redis70, publisher.ModeLatch}} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testserver.Start(t, c.kind, testserver.Set("appendonly", "yes"), testserver.Set("appendfsync", "always"))
 			topic := testserver.Topic(t)
@@ -60,7 +60,7 @@ func TestFaultEverythingAtOnce(t *testing.T) {
 									receipts, err := p.Send(callCtx, topic, payment(n))
 									cancel()
 									if err == nil {
-										if receipts[0].Verdict == publisher.Added {
+										if receipts[0].Verdict == publisher.VerdictAdded {
 											added.Add(1)
 										}
 										return

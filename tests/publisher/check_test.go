@@ -32,21 +32,21 @@ func TestCheck(t *testing.T) {
 			t.Fatal(err)
 		}
 		b, a := before.Topics[0], after.Topics[0]
-		if b.Exists || b.Made || !a.Exists || !a.Made || a.Layout != b.Layout || a.Window != b.Window || a.Memory != b.Memory {
+		if b.Exists || b.HasLayout || !a.Exists || !a.HasLayout || a.Layout != b.Layout || a.Window != b.Window || a.Memory != b.Memory {
 			t.Errorf("before %+v\nafter  %+v", b, a)
 		}
 		if s.Kind().HasIDMP() {
-			if a.Layout != (publisher.Layout{Mode: publisher.IDMP, Shards: 6, Duration: time.Hour}) || a.Window.Entries < 50_000 {
+			if a.Layout != (publisher.Layout{Mode: publisher.ModeIDMP, Shards: 6, Duration: time.Hour}) || a.Window.Entries < 50_000 {
 				t.Errorf("%+v", a)
 			}
-			if d := after.Lasts(float64(a.Window.Entries) / 60); d != time.Minute {
+			if d := after.TimeToOverflow(float64(a.Window.Entries) / 60); d != time.Minute {
 				t.Errorf("lasts %v", d)
 			}
-		} else if a.Layout.Mode != publisher.Latch || after.Lasts(1e9) != time.Hour {
+		} else if a.Layout.Mode != publisher.ModeLatch || after.TimeToOverflow(1e9) != time.Hour {
 			t.Errorf("%+v", a)
 		}
-		if after.Lasts(0.001) != time.Hour {
-			t.Errorf("lasts %v at a low rate", after.Lasts(0.001))
+		if after.TimeToOverflow(0.001) != time.Hour {
+			t.Errorf("lasts %v at a low rate", after.TimeToOverflow(0.001))
 		}
 		if !strings.HasPrefix(string(s.Kind()), strings.Fields(after.Server)[0]) || after.MaxmemoryPolicy != "noeviction" || after.Persistence != "none" || after.Connections < 3 {
 			t.Errorf("%+v", after)
@@ -110,7 +110,7 @@ func TestCheckWritesNothingWithoutRights(t *testing.T) {
 					mustPublish(t, poor, topic, payments(0, 10)...)
 				}
 				for _, r := range mustPublish(t, p, topic, payments(0, 10)...) {
-					wantVerdict(t, r, publisher.Duplicate)
+					wantVerdict(t, r, publisher.VerdictDuplicate)
 				}
 			})
 		}
@@ -139,7 +139,7 @@ func dump(t testing.TB, client *redis.Client) string {
 // What Check's estimate of memory is made of.
 func TestMemoryOfKeys(t *testing.T) {
 	const keys = 50_000 // which fill a table of 65,536
-	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.IDMP}, {"latch", testserver.Redis86, publisher.Latch}} {
+	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.ModeIDMP}, {"latch", testserver.Redis86, publisher.ModeLatch}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := testserver.Start(t, c.kind, testserver.Set("io-threads", "1"))
@@ -155,7 +155,7 @@ func TestMemoryOfKeys(t *testing.T) {
 			}
 			entries := r.Topics[0].Window.Entries
 			if entries == 0 {
-				entries = publisher.DefaultEntries
+				entries = publisher.DefaultWindowEntries
 			}
 			estimate := int(r.Topics[0].Memory) / entries
 			t.Logf("%d bytes a key, Check estimates %d", perKey, estimate)

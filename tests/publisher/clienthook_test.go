@@ -70,7 +70,7 @@ func TestClientHookPanics(t *testing.T) {
 						if !errors.Is(err, publisher.ErrOutcomeUnknown) || publisher.IsPermanent(err) || !strings.Contains(err.Error(), "a tracing hook") {
 							t.Errorf("error %v", err)
 						}
-						if receipts[0].Verdict != publisher.Unknown {
+						if receipts[0].Verdict != publisher.VerdictUnknown {
 							t.Errorf("%+v", receipts[0])
 						}
 					})

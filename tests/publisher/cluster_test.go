@@ -17,10 +17,10 @@ import (
 // clusters has each mode on a cluster once.
 func clusters() []setup {
 	return []setup{
-		{"idmp", testserver.Redis86, publisher.IDMP},
-		{"latch", testserver.Redis86, publisher.Latch},
-		{"latch-7.0", testserver.Redis70, publisher.Latch},
-		{"latch-valkey", testserver.Valkey91, publisher.Latch},
+		{"idmp", testserver.Redis86, publisher.ModeIDMP},
+		{"latch", testserver.Redis86, publisher.ModeLatch},
+		{"latch-7.0", testserver.Redis70, publisher.ModeLatch},
+		{"latch-valkey", testserver.Valkey91, publisher.ModeLatch},
 	}
 }
 
@@ -34,7 +34,7 @@ func TestClusterTopics(t *testing.T) {
 			p := newPublisher(t, client, mode(c.mode))
 			for _, topic := range []string{"orders", "x:{eu}:y", "a{}b", "foo}bar", "{", "}{", "a b", "{a}", "{a}{b}", "ü", "\x00\xff"} {
 				msgs := payments(0, 20)
-				for i, want := range []publisher.Verdict{publisher.Added, publisher.Duplicate} {
+				for i, want := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate} {
 					for _, r := range mustPublish(t, p, topic, payments(0, 20)...) {
 						wantVerdict(t, r, want)
 					}

@@ -20,8 +20,8 @@ func minReplicas(n int) change {
 func TestFailover(t *testing.T) {
 	t.Parallel()
 	for _, c := range []setup{
-		{"idmp", testserver.Redis86, publisher.IDMP},
-		{"latch", testserver.Redis70, publisher.Latch},
+		{"idmp", testserver.Redis86, publisher.ModeIDMP},
+		{"latch", testserver.Redis70, publisher.ModeLatch},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -64,7 +64,7 @@ func TestFailover(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, r := range mustPublish(t, p, topic, payments(0, 300)...) {
-				wantVerdict(t, r, publisher.Duplicate)
+				wantVerdict(t, r, publisher.VerdictDuplicate)
 			}
 			if big := entries(t, client, topic) - 300; big < acknowledged || big == 12 {
 				t.Errorf("%d large ones were acknowledged, %d of 12 are there", acknowledged, big)
@@ -78,8 +78,8 @@ func TestFailover(t *testing.T) {
 func TestDuplicateWaitsForReplicas(t *testing.T) {
 	t.Parallel()
 	for _, c := range []setup{
-		{"idmp", testserver.Redis86, publisher.IDMP},
-		{"latch", testserver.Redis86, publisher.Latch}, // 7.0 waits for reads as well
+		{"idmp", testserver.Redis86, publisher.ModeIDMP},
+		{"latch", testserver.Redis86, publisher.ModeLatch}, // 7.0 waits for reads as well
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -97,7 +97,7 @@ func TestDuplicateWaitsForReplicas(t *testing.T) {
 			}
 			replica.Freeze()
 			// Each try over a connection of its own, which has written nothing before.
-			for try, verdict := range []publisher.Verdict{publisher.Added, publisher.Duplicate, publisher.Duplicate} {
+			for try, verdict := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate, publisher.VerdictDuplicate} {
 				msg := payment(1)
 				err := newPublisher(t, primary.Client(), mode(c.mode), minReplicas(1), short).Publish(topic, msg)
 				r, _ := publisher.ReceiptOf(msg)
@@ -122,7 +122,7 @@ func TestMinReplicasOnACluster(t *testing.T) {
 		if err := p.Publish(testserver.Topic(t), msg); !errors.Is(err, publisher.ErrNotReplicated) {
 			t.Errorf("a cluster without replicas: %v", err)
 		}
-		if r, _ := publisher.ReceiptOf(msg); r.Verdict != publisher.Added {
+		if r, _ := publisher.ReceiptOf(msg); r.Verdict != publisher.VerdictAdded {
 			t.Errorf("receipt %+v", r)
 		}
 	}
@@ -132,7 +132,7 @@ func TestMinReplicasOnACluster(t *testing.T) {
 // others in it.
 func TestMinReplicasOfTheOthersInATransaction(t *testing.T) {
 	short := func(c *publisher.Config) { c.ReplicaTimeout = 100 * time.Millisecond }
-	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.IDMP}, {"latch", testserver.Redis70, publisher.Latch}} {
+	for _, c := range []setup{{"idmp", testserver.Redis86, publisher.ModeIDMP}, {"latch", testserver.Redis70, publisher.ModeLatch}} {
 		t.Run(c.name, func(t *testing.T) {
 			s := testserver.Shared(t, c.kind) // without any replica
 			client, topic := s.Client(), testserver.Topic(t)
@@ -140,7 +140,7 @@ func TestMinReplicasOfTheOthersInATransaction(t *testing.T) {
 			if err := p.Publish(topic, payment(0)); !errors.Is(err, publisher.ErrNotReplicated) {
 				t.Fatal(err)
 			}
-			if c.mode == publisher.Latch {
+			if c.mode == publisher.ModeLatch {
 				if err := client.Set(t.Context(), rediskey.LatchKey(topic, "payment-service", "pay:1000:p1"), "foreign", 0).Err(); err != nil {
 					t.Fatal(err)
 				}
@@ -152,7 +152,7 @@ func TestMinReplicasOfTheOthersInATransaction(t *testing.T) {
 				t.Error("no replica at all, and no error")
 			}
 			for i, r := range receipts {
-				if r.Err == nil || r.Verdict == publisher.Added && !errors.Is(r.Err, publisher.ErrNotReplicated) {
+				if r.Err == nil || r.Verdict == publisher.VerdictAdded && !errors.Is(r.Err, publisher.ErrNotReplicated) {
 					t.Errorf("message %d: %+v", i, r)
 				}
 			}

@@ -103,7 +103,7 @@ func TestAddedAgainAfterTheWindow(t *testing.T) {
 		})
 		mustPublish(t, p, topic, payment(0))
 		held := slowResend{word: "xadd", by: 6 * time.Second}
-		if m == publisher.Latch {
+		if m == publisher.ModeLatch {
 			held.word = "eval"
 		}
 		client.AddHook(&held)
@@ -113,10 +113,10 @@ func TestAddedAgainAfterTheWindow(t *testing.T) {
 		if err := p.Publish(topic, msg, again); !errors.Is(err, publisher.ErrOutcomeUnknown) || !strings.Contains(err.Error(), "twice") {
 			t.Errorf("error %v", err)
 		}
-		if r, _ := publisher.ReceiptOf(msg); r.Verdict != publisher.Added || !r.Resent || r.EntryID == "" {
+		if r, _ := publisher.ReceiptOf(msg); r.Verdict != publisher.VerdictAdded || !r.Resent || r.EntryID == "" {
 			t.Errorf("receipt %+v", r)
 		}
-		if r, _ := publisher.ReceiptOf(again); r.Verdict != publisher.Duplicate {
+		if r, _ := publisher.ReceiptOf(again); r.Verdict != publisher.VerdictDuplicate {
 			t.Errorf("receipt of the second one %+v", r)
 		}
 		wantEntries(t, s.Client(), topic, 3)

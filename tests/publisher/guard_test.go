@@ -66,13 +66,13 @@ func TestGuard(t *testing.T) {
 			t.Errorf("receipt %+v", r)
 		}
 		for range 5 {
-			wantVerdict(t, mustPublish(t, p, topic, event())[0], publisher.Duplicate)
+			wantVerdict(t, mustPublish(t, p, topic, event())[0], publisher.VerdictDuplicate)
 		}
 		wantEntries(t, s.Client(), topic, 2)
 		// The entry is what the decorated publisher wrote, with the key.
 		ours := mustPublish(t, newPublisher(t, s.Client(), mode(m)), topic, event())[0]
-		if m != publisher.IDMPAuto {
-			wantVerdict(t, ours, publisher.Duplicate)
+		if m != publisher.ModeIDMPAuto {
+			wantVerdict(t, ours, publisher.VerdictDuplicate)
 		}
 		mustPublish(t, p, topic, payments(10, 500)...)
 		if n := entries(t, s.Client(), topic); n > 160 {

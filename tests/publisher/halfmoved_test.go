@@ -104,7 +104,7 @@ func TestNewPublisherWhileTheSlotIsHalfMoved(t *testing.T) {
 						retries := billed(payments(0, 5))
 						if err := p.Publish(topic, retries...); err == nil {
 							for i, r := range receiptsOf(t, retries) {
-								wantVerdict(t, r, publisher.Duplicate)
+								wantVerdict(t, r, publisher.VerdictDuplicate)
 								if want := receiptsOf(t, old)[i].ProducerID; r.ProducerID != want {
 									t.Errorf("producer ID %q, want %q", r.ProducerID, want)
 								}
@@ -114,9 +114,9 @@ func TestNewPublisherWhileTheSlotIsHalfMoved(t *testing.T) {
 						}
 						m.finish(t)
 						for _, r := range mustPublish(t, p, topic, billed(payments(0, 5))...) {
-							wantVerdict(t, r, publisher.Duplicate)
+							wantVerdict(t, r, publisher.VerdictDuplicate)
 						}
-						wantVerdict(t, mustPublish(t, p, topic, billed(payments(5, 6))...)[0], publisher.Added)
+						wantVerdict(t, mustPublish(t, p, topic, billed(payments(5, 6))...)[0], publisher.VerdictAdded)
 						wantEntries(t, m.client, topic, 6)
 					})
 				}
@@ -162,7 +162,7 @@ func TestNewTopicWhileItsSlotIsHalfMoved(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Fatal(err)
 			}
-			for i, want := range []publisher.Verdict{publisher.Duplicate, publisher.Added} {
+			for i, want := range []publisher.Verdict{publisher.VerdictDuplicate, publisher.VerdictAdded} {
 				for _, r := range mustPublish(t, impatient, topic, billed(payments(5*i, 5*i+5))...) {
 					wantVerdict(t, r, want)
 				}

@@ -52,10 +52,10 @@ type setup struct {
 // everyMode has each mode once, the latch on an old server as well.
 func everyMode() []setup {
 	return []setup{
-		{"idmp", testserver.Redis86, publisher.IDMP},
-		{"idmpauto", testserver.Redis86, publisher.IDMPAuto},
-		{"latch", testserver.Redis86, publisher.Latch},
-		{"latch-7.0", testserver.Redis70, publisher.Latch},
+		{"idmp", testserver.Redis86, publisher.ModeIDMP},
+		{"idmpauto", testserver.Redis86, publisher.ModeIDMPAuto},
+		{"latch", testserver.Redis86, publisher.ModeLatch},
+		{"latch-7.0", testserver.Redis70, publisher.ModeLatch},
 	}
 }
 

@@ -113,7 +113,7 @@ func TestLargePayload(t *testing.T) {
 		mustPublish(t, p, topic, with(1, "%s", body))
 		msgs := []*message.Message{payment(2), with(1, "%s", body), payment(3), with(1, "%s", body)}
 		receipts := mustPublish(t, p, topic, msgs...)
-		for i, want := range []publisher.Verdict{publisher.Added, publisher.Duplicate, publisher.Added, publisher.Duplicate} {
+		for i, want := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate, publisher.VerdictAdded, publisher.VerdictDuplicate} {
 			wantVerdict(t, receipts[i], want)
 		}
 		if got := payloads(t, client, topic); len(got) != 3 || got[0] != body {
@@ -157,20 +157,20 @@ func (bracketed) Unmarshal(values map[string]any) (*message.Message, error) {
 // A marshaller of the application's own, with conflicts found all the same.
 func TestMarshallerOfTheApplication(t *testing.T) {
 	for _, c := range everyMode() {
-		if c.mode == publisher.IDMPAuto {
+		if c.mode == publisher.ModeIDMPAuto {
 			continue
 		}
 		t.Run(c.name, func(t *testing.T) {
 			s := testserver.Shared(t, c.kind)
 			client, topic := s.Client(), testserver.Topic(t)
 			p := newPublisher(t, client, mode(c.mode), func(cfg *publisher.Config) { cfg.Marshaller = bracketed{} })
-			wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Added)
-			wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Duplicate)
+			wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.VerdictAdded)
+			wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.VerdictDuplicate)
 			wantConflict(t, p.Publish(topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`)), "$.amount")
 			// Somebody has overwritten the topic with what can't be read.
 			plain := newPublisher(t, client, mode(c.mode))
 			mustPublish(t, plain, topic, payment(2))
-			if err := p.Publish(topic, payment(2)); c.mode == publisher.IDMP && (err == nil || !strings.Contains(err.Error(), "no body")) {
+			if err := p.Publish(topic, payment(2)); c.mode == publisher.ModeIDMP && (err == nil || !strings.Contains(err.Error(), "no body")) {
 				t.Errorf("an original that can't be decoded: %v", err)
 			}
 			wantEntries(t, client, topic, 2)

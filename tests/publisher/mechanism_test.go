@@ -20,7 +20,7 @@ import (
 // be taken for a duplicate.
 func TestTwoContentsUnderOneKeyInOneCall(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("another content is another event there")
 		}
 		topic := testserver.Topic(t)
@@ -28,7 +28,7 @@ func TestTwoContentsUnderOneKeyInOneCall(t *testing.T) {
 		other := with(1, `{"order_id":"1000","payment_id":"p1","amount":7}`)
 		receipts, err := p.Send(t.Context(), topic, payment(1), other, payment(1), payment(2))
 		wantConflict(t, err, "$.amount")
-		for i, want := range []publisher.Verdict{publisher.Added, publisher.Duplicate, publisher.Duplicate, publisher.Added} {
+		for i, want := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate, publisher.VerdictDuplicate, publisher.VerdictAdded} {
 			wantVerdict(t, receipts[i], want)
 			if (receipts[i].Err != nil) != (i == 1) {
 				t.Errorf("message %d: %v", i, receipts[i].Err)
@@ -48,13 +48,13 @@ func TestStreamAndLayoutAreGone(t *testing.T) {
 		if err := client.Del(t.Context(), topic, rediskey.LayoutKey(topic)).Err(); err != nil {
 			t.Fatal(err)
 		}
-		wantVerdict(t, mustPublish(t, running, topic, payment(1))[0], publisher.Added)
+		wantVerdict(t, mustPublish(t, running, topic, payment(1))[0], publisher.VerdictAdded)
 		late := newPublisher(t, client, mode(m), func(c *publisher.Config) {
-			if m == publisher.Latch {
-				c.Mode = publisher.Auto
+			if m == publisher.ModeLatch {
+				c.Mode = publisher.ModeAuto
 			}
 		})
-		wantVerdict(t, mustPublish(t, late, topic, payment(1))[0], publisher.Duplicate)
+		wantVerdict(t, mustPublish(t, late, topic, payment(1))[0], publisher.VerdictDuplicate)
 		wantEntries(t, client, topic, 1)
 	})
 }
@@ -66,7 +66,7 @@ func TestEntryOfAnotherProgramInAStreamMadeAnew(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			s := testserver.Shared(t, kind)
 			client, topic := s.Client(), testserver.Topic(t)
-			mustPublish(t, newPublisher(t, client, mode(publisher.Latch)), topic, payment(1))
+			mustPublish(t, newPublisher(t, client, mode(publisher.ModeLatch)), topic, payment(1))
 			if err := client.Del(t.Context(), topic).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -77,8 +77,8 @@ func TestEntryOfAnotherProgramInAStreamMadeAnew(t *testing.T) {
 				}
 				return false
 			})
-			late := newPublisher(t, link.Client(), mode(publisher.Latch))
-			wantVerdict(t, mustPublish(t, late, topic, payment(1))[0], publisher.Added)
+			late := newPublisher(t, link.Client(), mode(publisher.ModeLatch))
+			wantVerdict(t, mustPublish(t, late, topic, payment(1))[0], publisher.VerdictAdded)
 			wantEntries(t, client, topic, 2)
 		})
 	}
@@ -152,7 +152,7 @@ func TestLostReplyOfADuplicate(t *testing.T) {
 		mustPublish(t, p, topic, payment(1))
 		link.LoseNext(1, "xadd", "eval", "evalsha")
 		r := mustPublish(t, p, topic, payment(0))[0]
-		wantVerdict(t, r, publisher.Duplicate)
+		wantVerdict(t, r, publisher.VerdictDuplicate)
 		if !r.Resent || link.Stats().Lost != 1 {
 			t.Errorf("no reply was lost: %+v", r)
 		}

@@ -33,7 +33,7 @@ type step struct {
 }
 
 func steps() map[string]step {
-	idmp, latch := []publisher.Mode{publisher.IDMP}, []publisher.Mode{publisher.Latch}
+	idmp, latch := []publisher.Mode{publisher.ModeIDMP}, []publisher.Mode{publisher.ModeLatch}
 	return map[string]step{
 		"probe":                {names: []string{"xadd"}, setUp: true, event: 1, modes: idmp},
 		"version":              {names: []string{"info"}, setUp: true, event: 1},
@@ -62,7 +62,7 @@ func steps() map[string]step {
 // ID, until it works.
 func TestServerSaysNotNow(t *testing.T) {
 	t.Parallel()
-	for _, m := range []publisher.Mode{publisher.IDMP, publisher.Latch} {
+	for _, m := range []publisher.Mode{publisher.ModeIDMP, publisher.ModeLatch} {
 		s := testserver.Start(t, testserver.Redis86)
 		for name, st := range steps() {
 			if st.modes != nil && st.modes[0] != m {
@@ -85,7 +85,7 @@ func TestServerSaysNotNow(t *testing.T) {
 					} else {
 						link.Answer(reply, 3, st.names...)
 					}
-					verdict := map[int]publisher.Verdict{0: publisher.Duplicate, 1: publisher.Added}[st.event]
+					verdict := map[int]publisher.Verdict{0: publisher.VerdictDuplicate, 1: publisher.VerdictAdded}[st.event]
 					wantVerdict(t, mustPublish(t, p, topic, payment(st.event))[0], verdict)
 					if n := link.Stats().Answered; n != 3 {
 						t.Errorf("%.20s: answered %d times", reply, n)
@@ -120,7 +120,7 @@ func TestServerGoesOnToSayNotNow(t *testing.T) {
 		}
 		link.Heal()
 		for _, r := range mustPublish(t, p, topic, payments(1, 4)...) {
-			wantVerdict(t, r, publisher.Added)
+			wantVerdict(t, r, publisher.VerdictAdded)
 		}
 		wantEntries(t, s.Client(), topic, 4)
 	})
@@ -133,7 +133,7 @@ func TestWaitIsRefused(t *testing.T) {
 	for n, reply := range notNow {
 		link.Answer(reply, 1, "wait")
 		receipts, err := p.Send(t.Context(), topic, payment(n))
-		if !errors.Is(err, publisher.ErrNotReplicated) || receipts[0].Verdict != publisher.Added {
+		if !errors.Is(err, publisher.ErrNotReplicated) || receipts[0].Verdict != publisher.VerdictAdded {
 			t.Errorf("%.20s: %+v, %v", reply, receipts, err)
 		}
 	}
@@ -143,8 +143,8 @@ func TestWaitIsRefused(t *testing.T) {
 func TestRealServerSaysNotNow(t *testing.T) {
 	t.Parallel()
 	for _, c := range []setup{
-		{"idmp", testserver.Redis86, publisher.IDMP}, {"latch", testserver.Redis86, publisher.Latch},
-		{"latch-7.0", testserver.Redis70, publisher.Latch}, {"latch-valkey", testserver.Valkey91, publisher.Latch},
+		{"idmp", testserver.Redis86, publisher.ModeIDMP}, {"latch", testserver.Redis86, publisher.ModeLatch},
+		{"latch-7.0", testserver.Redis70, publisher.ModeLatch}, {"latch-valkey", testserver.Valkey91, publisher.ModeLatch},
 	} {
 		for name, setting := range map[string][3]string{
 			"NOREPLICAS": {"min-replicas-to-write", "1", "0"}, "OOM": {"maxmemory", "1", "0"},
@@ -185,7 +185,7 @@ func TestRealServerSaysNotNow(t *testing.T) {
 					if err := <-done; err != nil {
 						t.Fatal(err)
 					}
-					wantVerdict(t, receiptsOf(t, append(payments(0, 0), msg))[0], publisher.Added)
+					wantVerdict(t, receiptsOf(t, append(payments(0, 0), msg))[0], publisher.VerdictAdded)
 					for range len(retried) {
 						select {
 						case <-retried:

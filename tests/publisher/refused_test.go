@@ -72,8 +72,8 @@ func TestIDMPWithoutScripts(t *testing.T) {
 	topic := testserver.Topic(t)
 	p := newPublisher(t, s.User("shop", "on", ">secret", "allkeys", "allcommands", "-@scripting", "-info", "-time", "-command", "-config"))
 	large := with(1, `{"order_id":"1","payment_id":"p","fill":%q}`, strings.Repeat("x", 100_000))
-	wantVerdict(t, mustPublish(t, p, topic, large)[0], publisher.Added)
-	wantVerdict(t, mustPublish(t, p, topic, large)[0], publisher.Duplicate)
+	wantVerdict(t, mustPublish(t, p, topic, large)[0], publisher.VerdictAdded)
+	wantVerdict(t, mustPublish(t, p, topic, large)[0], publisher.VerdictDuplicate)
 	report, err := p.Check(t.Context(), topic)
 	if err != nil || report.MaxmemoryPolicy != "unknown" || report.Persistence != "unknown" {
 		t.Errorf("%+v, %v", report, err)
@@ -119,7 +119,7 @@ func TestServerOutOfMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, r := range mustPublish(t, p, topic, payments(1, 4)...) {
-				wantVerdict(t, r, publisher.Added)
+				wantVerdict(t, r, publisher.VerdictAdded)
 			}
 			wantEntries(t, client, topic, 4)
 		})
@@ -136,7 +136,7 @@ func TestLatchRefusedAfterTheAppend(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	wantEntries(t, s.Client(), topic, 0)
-	wantVerdict(t, mustPublish(t, newPublisher(t, s.Client()), topic, payment(1))[0], publisher.Added)
+	wantVerdict(t, mustPublish(t, newPublisher(t, s.Client()), topic, payment(1))[0], publisher.VerdictAdded)
 }
 
 // An append that the server refuses leaves no latch behind: here since the stream

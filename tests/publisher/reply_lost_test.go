@@ -38,8 +38,8 @@ func TestReplyOfTheAppendLost(t *testing.T) {
 		if link.Stats().Lost != 1 {
 			t.Fatal("no reply was lost: the test tests nothing")
 		}
-		if m != publisher.IDMPAuto { // where every try has the same UUID
-			wantVerdict(t, r, publisher.Added)
+		if m != publisher.ModeIDMPAuto { // where every try has the same UUID
+			wantVerdict(t, r, publisher.VerdictAdded)
 		}
 		if !r.Resent || r.Attempts != 2 {
 			t.Errorf("receipt does not say that it was sent again: %+v", r)
@@ -59,11 +59,11 @@ func TestReplyOfTheSetUpLost(t *testing.T) {
 		link := faultlink.New(t, s.Addr())
 		p := newPublisher(t, link.Client(), mode(m))
 		link.LoseNext(1, "HSET")
-		wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Added)
+		wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.VerdictAdded)
 		if link.Stats().Lost != 1 {
 			t.Fatal("no reply was lost")
 		}
-		wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Duplicate)
+		wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.VerdictDuplicate)
 		wantEntries(t, s.Client(), topic, 1)
 	})
 }
@@ -103,14 +103,14 @@ func TestLossyLink(t *testing.T) {
 		wantEntries(t, s.Client(), topic, events)
 		added, resent := 0, 0
 		for _, r := range seen.All() {
-			if r.Verdict == publisher.Added {
+			if r.Verdict == publisher.VerdictAdded {
 				added++
 			}
 			if r.Resent {
 				resent++
 			}
 		}
-		if len(seen.All()) != events || resent == 0 || m != publisher.IDMPAuto && added != events {
+		if len(seen.All()) != events || resent == 0 || m != publisher.ModeIDMPAuto && added != events {
 			t.Errorf("%d receipts, %d added, %d resent of %d events", len(seen.All()), added, resent, events)
 		}
 		t.Logf("%d events, %d replies lost, %d messages sent again, %d entries", events, lost, resent, entries(t, s.Client(), topic))
@@ -150,7 +150,7 @@ func TestStallThenApplicationRetry(t *testing.T) {
 	}
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		for name, option := range options {
-			if name != "defaults" && m != publisher.IDMP {
+			if name != "defaults" && m != publisher.ModeIDMP {
 				continue // the client's options and the mode have nothing to do with each other
 			}
 			t.Run(name, func(t *testing.T) {
@@ -225,7 +225,7 @@ func TestProducerDiesBetweenAppendAndReply(t *testing.T) {
 				t.Errorf("the child says %q", line)
 			}
 			r := mustPublish(t, newPublisher(t, client), topic, payment(1))[0]
-			wantVerdict(t, r, publisher.Duplicate)
+			wantVerdict(t, r, publisher.VerdictDuplicate)
 			wantEntries(t, client, topic, 2)
 		})
 	}
@@ -271,7 +271,7 @@ func TestBatchHalfDone(t *testing.T) {
 				if in++; i+1 != in {
 					t.Fatal("a later message is said to be in before an earlier one")
 				}
-			case r.Verdict != publisher.Unknown || r.EntryID != "":
+			case r.Verdict != publisher.VerdictUnknown || r.EntryID != "":
 				t.Fatalf("an unknown outcome with a verdict: %+v", r)
 			}
 		}
@@ -286,7 +286,7 @@ func TestBatchHalfDone(t *testing.T) {
 		}
 		duplicates := 0
 		for _, r := range again {
-			if r.Verdict == publisher.Duplicate {
+			if r.Verdict == publisher.VerdictDuplicate {
 				duplicates++
 			}
 		}
@@ -448,10 +448,10 @@ func TestOneCallerDoesNotFailTheOthers(t *testing.T) {
 	link := faultlink.New(t, s.Addr())
 	large := with(1, "%s", strings.Repeat("x", 1<<20+1))
 	large.Metadata.Set(eventkey.MetadataKey, "large")
-	others, r := shareABatch(t, s, link, publisher.IDMP, large)
+	others, r := shareABatch(t, s, link, publisher.ModeIDMP, large)
 	// The server closes the connection while the client still writes: whether its
 	// words arrive is a matter of luck in each try.
-	if r.Attempts < 2 || r.Verdict != publisher.Unknown || r.Err == nil {
+	if r.Attempts < 2 || r.Verdict != publisher.VerdictUnknown || r.Err == nil {
 		t.Errorf("the message above the server's limit: %+v", r)
 	}
 	for _, err := range others {

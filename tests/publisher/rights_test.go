@@ -65,7 +65,7 @@ func TestEachMissingRightIsNamed(t *testing.T) {
 				t.Errorf("Check has changed something:\n%s\n%s", before, after)
 			}
 			for _, topic := range []string{topic, missing} {
-				for i, want := range []publisher.Verdict{publisher.Added, publisher.Duplicate} {
+				for i, want := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate} {
 					_ = i
 					wantVerdict(t, mustPublish(t, enough, topic, payment(50))[0], want)
 				}

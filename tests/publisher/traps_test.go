@@ -30,7 +30,7 @@ func TestCheckWarnsOfTraps(t *testing.T) {
 		"message UUID of the topic": {
 			change: func(c *publisher.Config) {
 				for topic := range c.Topics {
-					c.Topics[topic] = publisher.Topic{Key: eventkey.MessageUUID()}
+					c.Topics[topic] = publisher.TopicConfig{Key: eventkey.MessageUUID()}
 				}
 			}, want: "outbox",
 		},
@@ -66,7 +66,7 @@ func TestCheckWarnsOfTraps(t *testing.T) {
 			} else {
 				mustPublish(t, newPublisher(t, client), topic, payments(0, 150)...)
 			}
-			p := newPublisher(t, client, func(cfg *publisher.Config) { cfg.Topics = map[string]publisher.Topic{topic: {}} }, c.change)
+			p := newPublisher(t, client, func(cfg *publisher.Config) { cfg.Topics = map[string]publisher.TopicConfig{topic: {}} }, c.change)
 			r, err := p.Check(t.Context(), topic)
 			if err != nil {
 				t.Fatal(err)

@@ -34,9 +34,9 @@ func TestUserCodePanics(t *testing.T) {
 			}}
 		})
 		for n := range 5 { // more than there are senders
-			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Added)
+			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.VerdictAdded)
 		}
-		if m != publisher.IDMPAuto { // there other content is another event
+		if m != publisher.ModeIDMPAuto { // there other content is another event
 			msg := payment(0)
 			msg.Payload = append(msg.Payload, ' ')
 			if err := p.Publish(topic, msg); !errors.Is(err, publisher.ErrConflict) {
@@ -59,7 +59,7 @@ func TestUserCodePanics(t *testing.T) {
 // try, which was lost or never sent, also with the new UUID that an EventBus gives.
 func TestHandlerPublishesAgain(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("has no keys")
 		}
 		link := faultlink.New(t, s.Addr())
@@ -86,7 +86,7 @@ func TestHandlerPublishesAgain(t *testing.T) {
 		if err := p.Publish(topic, unknown("something else")); !errors.Is(err, publisher.ErrNoKey) {
 			t.Errorf("another message under a key that may be taken: %v", err)
 		}
-		wantVerdict(t, mustPublish(t, p, topic, unknown("paid"))[0], publisher.Duplicate)
+		wantVerdict(t, mustPublish(t, p, topic, unknown("paid"))[0], publisher.VerdictDuplicate)
 		if err := p.Publish(topic, unknown("paid")); !errors.Is(err, publisher.ErrNoKey) {
 			t.Errorf("a second message of the same payload, after the first was published: %v", err)
 		}
@@ -98,13 +98,13 @@ func TestHandlerPublishesAgain(t *testing.T) {
 			t.Fatalf("error %v", err)
 		}
 		link.Accept()
-		wantVerdict(t, mustPublish(t, p, topic, notSent("something else"))[0], publisher.Added)
+		wantVerdict(t, mustPublish(t, p, topic, notSent("something else"))[0], publisher.VerdictAdded)
 
 		beside := handling("beside a bad one")
 		if err := p.Publish(topic, beside("paid"), nil); err == nil {
 			t.Fatal("a nil message")
 		}
-		wantVerdict(t, mustPublish(t, p, topic, beside("paid"))[0], publisher.Added)
+		wantVerdict(t, mustPublish(t, p, topic, beside("paid"))[0], publisher.VerdictAdded)
 		wantEntries(t, s.Client(), topic, 4)
 	})
 }
@@ -122,7 +122,7 @@ func TestGuardRefusesWithAReceipt(t *testing.T) {
 	if err := p.Publish(topic, msg); err == nil {
 		t.Fatal("published")
 	}
-	if r, ok := publisher.ReceiptOf(msg); !ok || r.Err == nil || r.Verdict != publisher.Unknown {
+	if r, ok := publisher.ReceiptOf(msg); !ok || r.Err == nil || r.Verdict != publisher.VerdictUnknown {
 		t.Errorf("receipt %+v", r)
 	}
 	if all := receipts.All(); len(all) != 1 || all[0].Err == nil {

@@ -34,24 +34,24 @@ func TestEveryServerBehavesTheSame(t *testing.T) {
 		var windows observe.Events[publisher.WindowEvent]
 		p := newPublisher(t, client, func(c *publisher.Config) { c.Hooks = []publisher.Hooks{{OnWindow: windows.Add}} })
 		first := mustPublish(t, p, topic, payment(1))[0]
-		wantVerdict(t, first, publisher.Added)
+		wantVerdict(t, first, publisher.VerdictAdded)
 		var again publisher.Receipt
 		testserver.Eventually(t, 10*time.Second, func() error { // the entry gets older
 			again = mustPublish(t, p, topic, payment(1))[0]
-			wantVerdict(t, again, publisher.Duplicate)
+			wantVerdict(t, again, publisher.VerdictDuplicate)
 			if again.Age <= 0 {
 				return errors.New("the original has no age")
 			}
 			return nil
 		})
-		want := publisher.Latch
+		want := publisher.ModeLatch
 		if s.Kind().HasIDMP() {
-			want = publisher.IDMP
+			want = publisher.ModeIDMP
 		}
 		if again.EntryID != first.EntryID || again.Mode != want {
 			t.Errorf("receipts %+v and %+v", first, again)
 		}
-		if w := windows.All(); len(w) != 1 || w[0].Kind != publisher.WindowEffective || w[0].Effective.Duration != publisher.DefaultDuration {
+		if w := windows.All(); len(w) != 1 || w[0].Kind != publisher.WindowEffective || w[0].Effective.Duration != publisher.DefaultWindowDuration {
 			t.Errorf("window events %+v", w)
 		}
 		err := p.Publish(topic, with(1, `{"amount":1,"order_id":"1000","payment_id":"p1"}`))
@@ -61,7 +61,7 @@ func TestEveryServerBehavesTheSame(t *testing.T) {
 			t.Errorf("conflict %+v", conflict)
 		}
 		batch := mustPublish(t, p, topic, payment(2), payment(1), payment(2), payment(3))
-		for i, v := range []publisher.Verdict{publisher.Added, publisher.Duplicate, publisher.Duplicate, publisher.Added} {
+		for i, v := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate, publisher.VerdictDuplicate, publisher.VerdictAdded} {
 			wantVerdict(t, batch[i], v)
 		}
 		wantEntries(t, client, topic, 3)
@@ -74,7 +74,7 @@ func TestExplicitIDMPOnAnOldServer(t *testing.T) {
 		if s.Kind().HasIDMP() {
 			t.Skip("has IDMP")
 		}
-		for _, m := range []publisher.Mode{publisher.IDMP, publisher.IDMPAuto} {
+		for _, m := range []publisher.Mode{publisher.ModeIDMP, publisher.ModeIDMPAuto} {
 			client, topic := s.Client(), testserver.Topic(t)
 			p := newPublisher(t, client, mode(m))
 			err := p.Publish(topic, payment(1))
@@ -100,9 +100,9 @@ func TestEventAfterDelete(t *testing.T) {
 		if err := client.XDel(t.Context(), topic, r.EntryID).Err(); err != nil {
 			t.Fatal(err)
 		}
-		wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.Added)
+		wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.VerdictAdded)
 		gone := mustPublish(t, p, topic, payment(1))[0]
-		wantVerdict(t, gone, publisher.OriginalGone)
+		wantVerdict(t, gone, publisher.VerdictOriginalGone)
 		if gone.EntryID != r.EntryID {
 			t.Errorf("entry %s, want %s", gone.EntryID, r.EntryID)
 		}
@@ -112,7 +112,7 @@ func TestEventAfterDelete(t *testing.T) {
 		if err := client.XTrimMaxLen(t.Context(), topic, 0).Err(); err != nil {
 			t.Fatal(err)
 		}
-		wantVerdict(t, mustPublish(t, p, topic, payment(3))[0], publisher.OriginalGone)
+		wantVerdict(t, mustPublish(t, p, topic, payment(3))[0], publisher.VerdictOriginalGone)
 		wantEntries(t, client, topic, 0)
 	})
 }
@@ -120,7 +120,7 @@ func TestEventAfterDelete(t *testing.T) {
 // The latch knows the fingerprint of an original that is gone; IDMP does not.
 func TestConflictWithAnOriginalThatIsGone(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("another content is another event there")
 		}
 		client, topic := s.Client(), testserver.Topic(t)
@@ -130,7 +130,7 @@ func TestConflictWithAnOriginalThatIsGone(t *testing.T) {
 			t.Fatal(err)
 		}
 		err := p.Publish(topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`))
-		if m == publisher.Latch {
+		if m == publisher.ModeLatch {
 			wantConflict(t, err, "")
 		} else if err != nil {
 			t.Error(err)
@@ -149,17 +149,17 @@ func TestDeletedStreamIsForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := 9; n >= 0; n-- {
-			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Added)
+			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.VerdictAdded)
 		}
 		for n := range 10 {
-			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Duplicate)
+			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.VerdictDuplicate)
 		}
 		wantEntries(t, client, topic, 10)
 		report, err := p.Check(t.Context(), topic)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w := report.Topics[0].Window; w.Duration != publisher.DefaultDuration {
+		if w := report.Topics[0].Window; w.Duration != publisher.DefaultWindowDuration {
 			t.Errorf("the window was not set again: %+v", w)
 		}
 	})
@@ -169,7 +169,7 @@ func TestDeletedStreamIsForgotten(t *testing.T) {
 func TestSameKeyOtherPayload(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		t.Parallel()
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("another content is another event there")
 		}
 		client, topic := s.Client(), testserver.Topic(t)
@@ -190,7 +190,7 @@ func TestSameKeyOtherPayload(t *testing.T) {
 func TestSameKeyOtherPayloadAtOnce(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		t.Parallel()
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("another content is another event there")
 		}
 		client, topic := s.Client(), testserver.Topic(t)
@@ -233,7 +233,7 @@ func TestSameKeyOtherPayloadAtOnce(t *testing.T) {
 // A conflict stays one when the reply is lost, also with UUIDs made from the key.
 func TestConflictWithTheUUIDOfTheOriginal(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("another content is another event there")
 		}
 		topic := testserver.Topic(t)
@@ -273,15 +273,15 @@ func TestSameMessageInTwoBatchesOfACall(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		wantVerdict(t, receipts[0], publisher.Added)
-		wantVerdict(t, receipts[299], publisher.Duplicate)
+		wantVerdict(t, receipts[0], publisher.VerdictAdded)
+		wantVerdict(t, receipts[299], publisher.VerdictDuplicate)
 	})
 }
 
 // A fingerprint may say that everything is the same.
 func TestFingerprintOfNothing(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("the server hashes the whole payload")
 		}
 		topic := testserver.Topic(t)
@@ -289,21 +289,21 @@ func TestFingerprintOfNothing(t *testing.T) {
 			c.Fingerprint = eventkey.FingerprintFunc(func(*message.Message) ([]byte, error) { return nil, nil })
 		})
 		mustPublish(t, p, topic, payment(1))
-		wantVerdict(t, mustPublish(t, p, topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`))[0], publisher.Duplicate)
+		wantVerdict(t, mustPublish(t, p, topic, with(1, `{"order_id":"1000","payment_id":"p1","amount":1}`))[0], publisher.VerdictDuplicate)
 	})
 }
 
 // A field that differs in each try.
 func TestFieldLeftOutOfTheFingerprint(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("the server hashes the whole payload")
 		}
 		client, topic := s.Client(), testserver.Topic(t)
 		p := newPublisher(t, client, mode(m), func(c *publisher.Config) { c.Fingerprint = eventkey.JSONWithout("received_at") })
 		body := `{"order_id":"1","payment_id":"p","amount":%d,"received_at":%d}`
-		wantVerdict(t, mustPublish(t, p, topic, with(0, body, 5, 1))[0], publisher.Added)
-		wantVerdict(t, mustPublish(t, p, topic, with(0, body, 5, 2))[0], publisher.Duplicate)
+		wantVerdict(t, mustPublish(t, p, topic, with(0, body, 5, 1))[0], publisher.VerdictAdded)
+		wantVerdict(t, mustPublish(t, p, topic, with(0, body, 5, 2))[0], publisher.VerdictDuplicate)
 		wantConflict(t, p.Publish(topic, with(0, body, 6, 3)), "$.amount")
 	})
 }
@@ -335,7 +335,7 @@ func TestValuesThatContainTheSeparator(t *testing.T) {
 		p := newPublisher(t, client, mode(m))
 		for _, v := range [][2]string{{"a:b", "c"}, {"a", "b:c"}} {
 			msg := with(0, `{"order_id":%q,"payment_id":%q}`, v[0], v[1])
-			wantVerdict(t, mustPublish(t, p, topic, msg)[0], publisher.Added)
+			wantVerdict(t, mustPublish(t, p, topic, msg)[0], publisher.VerdictAdded)
 		}
 		wantEntries(t, client, topic, 2)
 	})
@@ -345,19 +345,19 @@ func TestValuesThatContainTheSeparator(t *testing.T) {
 func TestContentHashAndVolatileMetadata(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client, topic := s.Client(), testserver.Topic(t)
-	p := newPublisher(t, client, mode(publisher.IDMPAuto), func(c *publisher.Config) { c.Key, c.ContentMetadata = nil, []string{"tenant"} })
+	p := newPublisher(t, client, mode(publisher.ModeIDMPAuto), func(c *publisher.Config) { c.Key, c.ContentMetadata = nil, []string{"tenant"} })
 	event := func(tenant string) *message.Message {
 		msg := payment(1)
 		msg.Metadata.Set("trace_id", uuid.NewString())
 		msg.Metadata.Set("tenant", tenant)
 		return msg
 	}
-	wantVerdict(t, mustPublish(t, p, topic, event("a"))[0], publisher.Added)
-	wantVerdict(t, mustPublish(t, p, topic, event("a"))[0], publisher.Duplicate)
-	wantVerdict(t, mustPublish(t, p, topic, event("b"))[0], publisher.Added)
+	wantVerdict(t, mustPublish(t, p, topic, event("a"))[0], publisher.VerdictAdded)
+	wantVerdict(t, mustPublish(t, p, topic, event("a"))[0], publisher.VerdictDuplicate)
+	wantVerdict(t, mustPublish(t, p, topic, event("b"))[0], publisher.VerdictAdded)
 	next := event("a")
 	eventkey.NextAttempt(next)
-	wantVerdict(t, mustPublish(t, p, topic, next)[0], publisher.Added)
+	wantVerdict(t, mustPublish(t, p, topic, next)[0], publisher.VerdictAdded)
 	wantEntries(t, client, topic, 3)
 	last, err := client.XRevRangeN(t.Context(), topic, "+", "-", 1).Result()
 	if err != nil {
@@ -383,7 +383,7 @@ func TestDeliberateRepublish(t *testing.T) {
 			"poisoned by next": func(msg *message.Message) { poison(msg, "notify") },
 		}
 		for name, mark := range attempts {
-			for _, want := range []publisher.Verdict{publisher.Added, publisher.Duplicate} {
+			for _, want := range []publisher.Verdict{publisher.VerdictAdded, publisher.VerdictDuplicate} {
 				msg := payment(1)
 				mark(msg)
 				if r := mustPublish(t, p, topic, msg)[0]; r.Verdict != want || r.Key != "pay:1000:p1" {
@@ -405,7 +405,7 @@ func poison(msg *message.Message, handler string) {
 // stays, it is no error, and the hook receives it.
 func TestChildKeyWithOtherContent(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
-		if m == publisher.IDMPAuto {
+		if m == publisher.ModeIDMPAuto {
 			t.Skip("another content is another event there")
 		}
 		client, topic := s.Client(), testserver.Topic(t)
@@ -419,9 +419,9 @@ func TestChildKeyWithOtherContent(t *testing.T) {
 			msg.SetContext(ctx)
 			return mustPublish(t, p, topic, msg)[0]
 		}
-		wantVerdict(t, run("first"), publisher.Added)
-		wantVerdict(t, run("first"), publisher.Duplicate)
-		wantVerdict(t, run("second"), publisher.Duplicate)
+		wantVerdict(t, run("first"), publisher.VerdictAdded)
+		wantVerdict(t, run("first"), publisher.VerdictDuplicate)
+		wantVerdict(t, run("second"), publisher.VerdictDuplicate)
 		if len(differs.All()) != 1 {
 			t.Errorf("the hook received it %d times", len(differs.All()))
 		}
@@ -461,9 +461,9 @@ func TestProducerOfEachMessage(t *testing.T) {
 		return msg
 	}
 	for i := range 64 {
-		wantVerdict(t, mustPublish(t, p, topic, from(fmt.Sprint("service-", i)))[0], publisher.Added)
+		wantVerdict(t, mustPublish(t, p, topic, from(fmt.Sprint("service-", i)))[0], publisher.VerdictAdded)
 	}
-	wantVerdict(t, mustPublish(t, p, topic, from("service-7"))[0], publisher.Duplicate)
+	wantVerdict(t, mustPublish(t, p, topic, from("service-7"))[0], publisher.VerdictDuplicate)
 	if err := p.Publish(topic, from("service-64")); !errors.Is(err, publisher.ErrProducers) {
 		t.Errorf("65th producer: %v", err)
 	}

@@ -46,7 +46,7 @@ func TestEventBus(t *testing.T) {
 		}
 	}
 	all := receipts.All()
-	if len(all) != 2 || all[0].Verdict != publisher.Added || all[1].Verdict != publisher.Duplicate || all[0].Key != "pay:1001:p9001" {
+	if len(all) != 2 || all[0].Verdict != publisher.VerdictAdded || all[1].Verdict != publisher.VerdictDuplicate || all[0].Key != "pay:1001:p9001" {
 		t.Errorf("receipts %+v", all)
 	}
 }

@@ -112,8 +112,8 @@ func TestTenTimesTheWindow(t *testing.T) {
 		t.Fatalf("events %+v", list)
 	}
 	// The newest keys are remembered, the oldest are not.
-	wantVerdict(t, mustPublish(t, p, topic, payment(99_999))[0], publisher.Duplicate)
-	wantVerdict(t, mustPublish(t, p, topic, payment(0))[0], publisher.Added)
+	wantVerdict(t, mustPublish(t, p, topic, payment(99_999))[0], publisher.VerdictDuplicate)
+	wantVerdict(t, mustPublish(t, p, topic, payment(0))[0], publisher.VerdictAdded)
 	// At the end all are reported that have been forgotten, up to the last batches.
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
@@ -226,7 +226,7 @@ func TestOtherSettingsInTheNextVersion(t *testing.T) {
 			c.Hooks = []publisher.Hooks{{OnWindow: windows.Add, OnLayout: layouts.Add}}
 		})
 		for n := range 100 {
-			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.Duplicate)
+			wantVerdict(t, mustPublish(t, p, topic, payment(n))[0], publisher.VerdictDuplicate)
 		}
 		for _, ev := range windows.All() {
 			if ev.Wanted != w || ev.Effective.Duration != time.Hour {
@@ -278,10 +278,10 @@ func TestDeletedStreamMadeAnewByAGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range mustPublish(t, p, topic, payments(5, 10)...) {
-			wantVerdict(t, r, publisher.Added)
+			wantVerdict(t, r, publisher.VerdictAdded)
 		}
 		for _, r := range mustPublish(t, p, topic, payments(0, 5)...) {
-			wantVerdict(t, r, publisher.Added)
+			wantVerdict(t, r, publisher.VerdictAdded)
 		}
 		publishAll(t, p, topic, inOrder(3000))
 		publishAll(t, p, topic, inOrder(3000)) // more than the server's default window
@@ -337,14 +337,14 @@ func (h afterHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 func TestOtherModeInTheNextVersion(t *testing.T) {
 	s := testserver.Shared(t, testserver.Redis86)
 	client := s.Client()
-	modes := []publisher.Mode{publisher.IDMP, publisher.IDMPAuto, publisher.Latch}
+	modes := []publisher.Mode{publisher.ModeIDMP, publisher.ModeIDMPAuto, publisher.ModeLatch}
 	for _, first := range modes {
-		for _, next := range append(modes, publisher.Auto) {
+		for _, next := range append(modes, publisher.ModeAuto) {
 			t.Run(fmt.Sprint(first, " then ", next), func(t *testing.T) {
 				topic := testserver.Topic(t)
 				mustPublish(t, newPublisher(t, client, mode(first)), topic, payment(1))
 				err := newPublisher(t, client, mode(next)).Publish(topic, payment(1))
-				if first == publisher.IDMPAuto && next != publisher.IDMPAuto {
+				if first == publisher.ModeIDMPAuto && next != publisher.ModeIDMPAuto {
 					if err == nil || publisher.IsPermanent(err) {
 						t.Errorf("error %v", err)
 					}
@@ -389,17 +389,17 @@ func TestServerUpgrade(t *testing.T) {
 
 	for n := range 100 {
 		r := mustPublish(t, p, topic, payment(n))[0]
-		wantVerdict(t, r, publisher.Duplicate)
-		if r.Mode != publisher.Latch {
+		wantVerdict(t, r, publisher.VerdictDuplicate)
+		if r.Mode != publisher.ModeLatch {
 			t.Fatalf("mode %v", r.Mode)
 		}
 	}
 	fresh := newPublisher(t, newer) // an instance that starts after the upgrade
-	wantVerdict(t, mustPublish(t, fresh, topic, payment(0))[0], publisher.Duplicate)
+	wantVerdict(t, mustPublish(t, fresh, topic, payment(0))[0], publisher.VerdictDuplicate)
 	r := mustPublish(t, fresh, topic, payment(100))[0]
-	wantVerdict(t, r, publisher.Added)
-	wantVerdict(t, mustPublish(t, p, topic, payment(100))[0], publisher.Duplicate)
-	if r := mustPublish(t, fresh, topic+"-new", payment(0))[0]; r.Mode != publisher.IDMP {
+	wantVerdict(t, r, publisher.VerdictAdded)
+	wantVerdict(t, mustPublish(t, p, topic, payment(100))[0], publisher.VerdictDuplicate)
+	if r := mustPublish(t, fresh, topic+"-new", payment(0))[0]; r.Mode != publisher.ModeIDMP {
 		t.Errorf("a topic that is made after the upgrade has mode %v", r.Mode)
 	}
 	wantEntries(t, newer, topic, 101)
@@ -474,11 +474,11 @@ func TestStreamMadeAnewBySomebodyElse(t *testing.T) {
 	if err := client.XAdd(t.Context(), &redis.XAddArgs{Stream: topic, Values: []string{"a", "b"}}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.Added)
+	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.VerdictAdded)
 	if info := streamInfo(t, client, topic); info.IDMPDuration != 3600 || info.IDMPMaxSize != 10_000 {
 		t.Errorf("stream %+v", info)
 	}
-	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.Duplicate)
+	wantVerdict(t, mustPublish(t, p, topic, payment(2))[0], publisher.VerdictDuplicate)
 }
 
 // A stream that tracks somebody else's ids keeps its window, and both are reported; it gets
@@ -536,9 +536,9 @@ func TestBusyStreamIsSetUp(t *testing.T) {
 	})
 	start := time.Now()
 	p := newPublisher(t, client)
-	wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.Added)
+	wantVerdict(t, mustPublish(t, p, topic, payment(1))[0], publisher.VerdictAdded)
 	took := time.Since(start)
-	if r := mustPublish(t, p, topic, payment(1))[0]; r.Verdict != publisher.Duplicate && r.Verdict != publisher.OriginalGone {
+	if r := mustPublish(t, p, topic, payment(1))[0]; r.Verdict != publisher.VerdictDuplicate && r.Verdict != publisher.VerdictOriginalGone {
 		t.Errorf("receipt %+v", r)
 	}
 	stop()
@@ -596,7 +596,7 @@ func TestTrimming(t *testing.T) {
 
 // KeepUnacked: what a group has not acknowledged is not trimmed.
 func TestKeepUnacked(t *testing.T) {
-	for _, m := range []publisher.Mode{publisher.IDMP, publisher.Latch} {
+	for _, m := range []publisher.Mode{publisher.ModeIDMP, publisher.ModeLatch} {
 		t.Run(m.String(), func(t *testing.T) {
 			s := testserver.Shared(t, testserver.Redis86)
 			client, topic := s.Client(), testserver.Topic(t)

@@ -149,13 +149,13 @@ func TestSilentLink(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					if c.State() == dedupe.Claimed {
+					if c.State() == dedupe.StateClaimed {
 						err = c.Rollback(t.Context())
 					}
 					if err != nil {
 						t.Error(err)
 					}
-					return c.State() == dedupe.Claimed || c.State() == dedupe.Done && name == "the statement COMMIT"
+					return c.State() == dedupe.StateClaimed || c.State() == dedupe.StateDone && name == "the statement COMMIT"
 				})
 			})
 		}
@@ -264,7 +264,7 @@ func claimSoon(t *testing.T, store *sqlstore.Store, event string) (c dedupe.Clai
 	eventually(t, func() (ok bool) {
 		var err error
 		c, err = store.Claim(t.Context(), key(event), options())
-		return err == nil && c.State() == dedupe.Claimed
+		return err == nil && c.State() == dedupe.StateClaimed
 	})
 	return c
 }

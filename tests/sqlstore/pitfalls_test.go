@@ -17,8 +17,8 @@ import (
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
-func options() dedupe.Options {
-	return dedupe.Options{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
+func options() dedupe.ClaimOptions {
+	return dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Minute, Retention: time.Hour}
 }
 
 func key(event string) dedupe.Key { return dedupe.Key{Namespace: "ledger", Event: event} }
@@ -29,7 +29,7 @@ func mustClaim(t testing.TB, s dedupe.Store, k dedupe.Key) dedupe.Claim {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.State() != dedupe.Claimed {
+	if c.State() != dedupe.StateClaimed {
 		t.Fatalf("state %v", c.State())
 	}
 	t.Cleanup(func() { _ = c.Rollback(context.Background()) })
@@ -230,7 +230,7 @@ func TestDuplicatesDontStarveThePool(t *testing.T) {
 				wg.Go(func() {
 					o := options()
 					o.Wait = time.Minute
-					if d, err := store.Claim(ctx, key("1"), o); err == nil && d.State() == dedupe.Claimed {
+					if d, err := store.Claim(ctx, key("1"), o); err == nil && d.State() == dedupe.StateClaimed {
 						t.Error("claimed twice")
 					}
 				})
@@ -270,7 +270,7 @@ func TestTwoKeysOnSQLite(t *testing.T) {
 		o := options()
 		o.Wait = 100 * time.Millisecond
 		got, err := s.Claim(t.Context(), key("2"), o)
-		if err != nil || got.State() != dedupe.InProgress {
+		if err != nil || got.State() != dedupe.StateInProgress {
 			t.Fatalf("%v, %v, want in progress", got, err)
 		}
 		if took := time.Since(begin); took > 3*time.Second {

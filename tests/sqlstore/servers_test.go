@@ -195,7 +195,7 @@ func TestStoresBesideEachOther(t *testing.T) {
 			o.Wait = 0
 			begin := time.Now()
 			c, err := open(one, schema+"."+sqlstore.DefaultTable).Claim(t.Context(), key("a"), o)
-			if err != nil || c.State() != dedupe.InProgress || time.Since(begin) > 10*time.Second {
+			if err != nil || c.State() != dedupe.StateInProgress || time.Since(begin) > 10*time.Second {
 				t.Errorf("the same table under its full name: %v, %v after %v", c, err, time.Since(begin))
 			}
 		})

@@ -112,13 +112,13 @@ func TestSQLiteBusyTimeoutIsPutBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("a commit")
-	if c, err := store.Claim(t.Context(), key("1"), options()); err != nil || c.State() != dedupe.Done {
+	if c, err := store.Claim(t.Context(), key("1"), options()); err != nil || c.State() != dedupe.StateDone {
 		t.Fatalf("%v, %v", c, err)
 	}
 	want("a duplicate")
 	other := newStore(t, openSQLite(t, file, "?_pragma=busy_timeout(1000)"), sqlstore.SQLite)
 	held := mustClaim(t, other, key("2"))
-	if c, err := store.Claim(t.Context(), key("3"), options()); err != nil || c.State() != dedupe.InProgress {
+	if c, err := store.Claim(t.Context(), key("3"), options()); err != nil || c.State() != dedupe.StateInProgress {
 		t.Fatalf("%v, %v", c, err)
 	}
 	want("a claim that another was in the way of")

@@ -277,7 +277,7 @@ func TestServerStopped(t *testing.T) {
 	}
 	testserver.Eventually(t, within, func() error { return sub.Health() })
 	l := outages.All()
-	if len(l) < 2 || l[0].Err == nil || l[len(l)-1].Err != nil || l[len(l)-1].For < down/2 {
+	if len(l) < 2 || l[0].Err == nil || l[len(l)-1].Err != nil || l[len(l)-1].Duration < down/2 {
 		t.Errorf("hook got %+v", l)
 	}
 	for try := 0; try < 2 && took > 2*time.Second; try++ { // once may be the machine's fault

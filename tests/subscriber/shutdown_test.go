@@ -200,7 +200,7 @@ func TestInterruptedHandlerIsNotCounted(t *testing.T) {
 	}
 	msg.Nack()
 	wantClosed(t, messages)
-	if l := settled.All(); len(l) != 1 || l[0].Settlement != subscriber.Interrupted {
+	if l := settled.All(); len(l) != 1 || l[0].Settlement != subscriber.SettlementInterrupted {
 		t.Errorf("settled %+v", l)
 	}
 	messages, _ = subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MinIdle = time.Minute }), topic)

@@ -37,7 +37,7 @@ func (s Statements) InsertArgs(id []byte, k dedupe.Key, token string) []any {
 // CommitArgs are the parameters of Commit, which makes the record of the claim's row as the
 // last statement before COMMIT. One row affected, or the transaction is not the one that
 // inserted it. outputs are joined.
-func CommitArgs(k dedupe.Key, id []byte, o dedupe.Options, outputs []byte) []any {
+func CommitArgs(k dedupe.Key, id []byte, o dedupe.ClaimOptions, outputs []byte) []any {
 	return []any{
 		o.Retention.Milliseconds(), nullable(storeutil.Digest(o.Fingerprint)), nullable(outputs), groupColumn(k.Namespace, o.Group), id, []byte(o.Token),
 	}
