@@ -235,8 +235,17 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 		if !errors.Is(err, dedupe.ErrClosed) {
 			t.Errorf("the store that Open made is not closed: %v", err)
 		}
-		if n, err := client.Exists(context.Background(), redisstore.Config{}.Name(k)).Result(); n != 1 { // and the client is not
-			t.Errorf("no record of the handler: %v", err)
+		another, err := redisstore.New(redisstore.Config{Client: client}) // which is not closed
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer another.Close()
+		claim, err := another.Claim(context.Background(), k, dedupe.Options{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
+		if err != nil || claim.State() != dedupe.Done {
+			t.Fatalf("no record of the handler: %v", err)
+		}
+		if n := len(claim.Outputs()); n > 0 {
+			t.Errorf("the record still has %d messages: the middleware was closed before it could take them off", n)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package open_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -121,6 +122,9 @@ func TestMissingRightsShowAtOpen(t *testing.T) {
 	cfg.PublishTopics = []string{out}
 	_, _, err := openFor(cfg, within)
 	wantError(t, err, "check the publisher", out)
+	if strings.Contains(err.Error(), "check the subscriber") {
+		t.Errorf("the service does not read %s: %v", out, err)
+	}
 
 	cfg.PublishTopics = nil
 	cfg.Client = s.User("billing-store", "+@all", "~"+in+"*", "~{"+in+"*")
@@ -173,4 +177,28 @@ func TestCloseIsBounded(t *testing.T) {
 	if _, open := <-messages; open {
 		t.Error("the subscription has not ended")
 	}
+}
+
+// Without a deadline Open gives up by itself.
+func TestDefaultDeadline(t *testing.T) {
+	t.Parallel()
+	link := faultlink.New(t, testserver.Shared(t, testserver.Redis86).Addr())
+	link.Refuse()
+	failed := make(chan error, 1)
+	go func() {
+		_, err := idempotent.Open(context.Background(), config(t, link.Client()))
+		failed <- err
+	}()
+	select {
+	case err := <-failed:
+		wantError(t, err, "can't be reached")
+	case <-time.After(idempotent.DefaultOpenTimeout + within):
+		t.Fatal("Open goes on without an end")
+	}
+}
+
+// A user who may not even PING has reached the server.
+func TestNoPing(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	open(t, config(t, s.User("billing-no-ping", "+@all", "-ping", "~*")))
 }
