@@ -1,5 +1,6 @@
-// Package idempotent is the tour of watermill-idempotent: idempotent Redis Streams
-// Pub/Sub for Watermill. It exports nothing itself.
+// Package idempotent publishes an event to a Redis stream once, reads it, and handles it
+// once, with Watermill. [Open] makes what a service needs for that, in one call and under
+// one name; each part is also made by itself:
 //
 //   - [github.com/onceward/watermill-idempotent/eventkey] says which messages are the
 //     same event.

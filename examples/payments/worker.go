@@ -14,8 +14,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	idempotent "github.com/onceward/watermill-idempotent"
 	"github.com/onceward/watermill-idempotent/dedupe"
-	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/subscriber"
 )
@@ -88,27 +88,20 @@ type worker struct {
 
 // consumeOnce consumes with this library.
 func (w *worker) consumeOnce(ctx context.Context, client *redis.Client) error {
-	sub, err := subscriber.New(subscriber.Config{Client: client, Group: group, Consumer: w.Consumer, MinIdle: idle}, w.logger)
-	if err != nil {
-		return err
-	}
-	store, err := redisstore.New(redisstore.Config{Client: client})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = store.Close() }()
-	once, err := middleware.New(middleware.Config{
-		Store: store, Namespace: group, Retention: time.Hour,
-		Hooks: []middleware.Hooks{{
+	billing, err := idempotent.Open(ctx, idempotent.Config{
+		Client: client, Service: group, Retention: time.Hour, Logger: w.logger,
+		MaxDeliveries: 20, // then it is a dead letter, in {payments}.dead, with the error of its handler
+		Subscriber:    subscriber.Config{Consumer: w.Consumer, MinIdle: idle},
+		Once: middleware.Config{Hooks: []middleware.Hooks{{
 			OnHandled: func(ev middleware.Event) { w.say(report{Key: ev.Key}) },
 			OnSkipped: func(ev middleware.Event) { w.say(report{Key: ev.Key, Skipped: true}) },
-		}},
-	}, w.logger)
+		}}},
+	})
 	if err != nil {
 		return err
 	}
-	err = w.route(ctx, client, sub, once.Consumer(func(*message.Message) error { return nil })) // the work
-	return errors.Join(err, once.Close(context.WithoutCancel(ctx)))
+	err = w.route(ctx, client, billing.Subscriber(), billing.Once().Consumer(func(*message.Message) error { return nil })) // the work
+	return errors.Join(err, billing.Close(context.WithoutCancel(ctx)))
 }
 
 // consumePlain consumes with watermill-redisstream.

@@ -32,7 +32,7 @@ func run(ctx context.Context, client redis.UniversalClient, logger watermill.Log
 	if err != nil {
 		return err
 	}
-	sub, err := subscriber.New(subscriber.Config{Client: client, Group: "billing"}, logger)
+	sub, err := subscriber.New(subscriber.Config{Client: client, Group: "billing", MaxDeliveries: 20}, logger) // then to {orders}.dead
 	if err != nil {
 		return err
 	}

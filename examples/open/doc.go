@@ -1,0 +1,2 @@
+// Package open has idempotent.Open as an example to run, on an embedded server.
+package open
