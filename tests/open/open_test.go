@@ -231,7 +231,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 		wantLength(t, client, out, 1)
 		wantSettled(t, client, in, "billing")
 		k := dedupe.Key{Namespace: "billing", Topic: in, Handler: "charge", Event: "pay:1001"}
-		_, err := billing.Store().Claim(context.Background(), k, dedupe.Options{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
+		_, err := billing.Store().Claim(context.Background(), k, dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
 		if !errors.Is(err, dedupe.ErrClosed) {
 			t.Errorf("the store that Open made is not closed: %v", err)
 		}
@@ -240,8 +240,8 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer another.Close()
-		claim, err := another.Claim(context.Background(), k, dedupe.Options{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
-		if err != nil || claim.State() != dedupe.Done {
+		claim, err := another.Claim(context.Background(), k, dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
+		if err != nil || claim.State() != dedupe.StateDone {
 			t.Fatalf("no record of the handler: %v", err)
 		}
 		if n := len(claim.Outputs()); n > 0 {
@@ -274,8 +274,8 @@ func TestGivenStoreStaysOpen(t *testing.T) {
 		}
 	}
 	claim, err := store.Claim(t.Context(), dedupe.Key{Namespace: "billing", Topic: in, Handler: "charge", Event: "pay:1001"},
-		dedupe.Options{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
-	if err != nil || claim.State() != dedupe.Done {
+		dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: time.Second, Retention: time.Minute})
+	if err != nil || claim.State() != dedupe.StateDone {
 		t.Errorf("the given store is closed, or was not used: %v", err)
 	}
 }
