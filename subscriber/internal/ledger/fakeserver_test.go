@@ -30,13 +30,13 @@ type fakeServer struct {
 	dead      map[uint64]bool
 	acks      []uint64 // of me, in their order
 	seen      map[string]Instant
+	stolen    map[uint64]bool // once taken from a consumer that had renewed it
 }
 
 type pendingEntry struct {
-	owner  string
-	count  int
-	since  Instant
-	stolen bool // from a consumer that had renewed it
+	owner string
+	count int
+	since Instant
 }
 
 func newFakeServer(now func() Instant, minIdle time.Duration) *fakeServer {
@@ -50,7 +50,7 @@ func newFakeServer(now func() Instant, minIdle time.Duration) *fakeServer {
 func (s *fakeServer) renew() {
 	s.gen++
 	s.stream, s.handled, s.dead = make(map[uint64]bool), make(map[uint64]string), make(map[uint64]bool)
-	s.last, s.acks = 0, nil
+	s.last, s.acks, s.stolen = 0, nil, make(map[uint64]bool)
 	s.destroy()
 }
 
@@ -144,7 +144,6 @@ func (s *fakeServer) takeOne(by string, id uint64, back, dead *[]foundEntry) {
 		list = back
 	}
 	if s.claim(id, by, 0) {
-		s.pending[id].stolen = false
 		*list = append(*list, foundEntry{id, count})
 	}
 }

@@ -161,7 +161,7 @@ func (w *world) rival() {
 		if len(mine) > 0 {
 			id := mine[w.draw("stolen", len(mine))]
 			if s.claim(id, rival, 0) {
-				s.pending[id].stolen = true
+				s.stolen[id] = true
 				s.seen[rival] = s.now()
 			}
 		}

@@ -254,7 +254,7 @@ func (w *world) checkOffered(tr *tracked, isNew bool) {
 		w.t.Fatalf("%s is offered, and others have %d", tr.e.name, w.others)
 	}
 	// What the server has, as far as all keep to the rules.
-	if p := w.s.pending[tr.id]; isNew && w.isQuiet && !tr.deleted && w.s.stream[tr.id] && (p == nil || p.owner != me && !p.stolen) {
+	if p := w.s.pending[tr.id]; isNew && w.isQuiet && !tr.deleted && w.s.stream[tr.id] && !w.s.stolen[tr.id] && (p == nil || p.owner != me) {
 		w.t.Fatalf("%s is offered, which another has taken over: %+v", tr.e.name, p)
 	}
 }
