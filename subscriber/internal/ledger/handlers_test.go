@@ -247,9 +247,7 @@ func (w *world) expected(h *handout, a asked) Outcome {
 		return out
 	case isHandled:
 		out.Settlement = Acked
-		if !w.isQuiet {
-			w.excuse(tr)
-		}
+		w.excuse(tr)
 		if tr.deleted {
 			delete(w.held, tr.e)
 		} else {

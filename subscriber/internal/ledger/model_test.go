@@ -201,6 +201,7 @@ func (w *world) operate() {
 		s.destroy()
 		start := uint64(w.draw("start", int(s.last)+1))
 		s.create(start)
+		w.isMisplaced = true
 		w.excuseSkipped(start)
 	case 6: // deletes the stream
 		w.groupGone()

@@ -8,9 +8,10 @@ import (
 
 // spec is what the ledger must know and do, in other words than its own.
 type spec struct {
-	seq     int                 // of steps
-	held    map[*Entry]*tracked // what it holds
-	isQuiet bool                // the group was never destroyed
+	seq         int                 // of steps
+	held        map[*Entry]*tracked // what it holds
+	isMisplaced bool                // another consumer has made the group again, anywhere: nobody can know of all that is behind
+	isQuiet     bool                // the group was never destroyed
 
 	cautious bool     // a dead consumer has left something, and nothing of it was settled yet
 	ackQueue []*Entry // acknowledged, and not yet with the committer
@@ -140,7 +141,10 @@ func (w *world) excuseSkipped(start uint64) {
 }
 
 func (w *world) isSettled(id uint64) bool {
-	return w.s.handled[id] != "" || w.s.dead[id] || w.excused[id]
+	if w.isMisplaced && id <= w.s.delivered && w.s.pending[id] == nil {
+		return true
+	}
+	return w.s.handled[id] != "" || w.s.dead[id] || !w.isQuiet && w.excused[id]
 }
 
 func isWithNobody(s stage) bool { return s == ready || s == parked || s == waiting }
