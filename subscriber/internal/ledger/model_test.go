@@ -197,6 +197,9 @@ func (w *world) operate() {
 		w.groupGone()
 		s.destroy()
 	case 5: // the same, and another consumer makes it again
+		if w.knownGen != s.gen {
+			return // of a new stream we have to hear first
+		}
 		w.groupGone()
 		s.destroy()
 		start := uint64(w.draw("start", int(s.last)+1))
