@@ -275,7 +275,7 @@ func (w *world) isDone() bool {
 		}
 	}
 	c := w.l.core
-	return w.s.exists && w.knownGen == w.s.gen && len(c.entries) == 0 && c.out.count == 0 && len(w.s.pending) == 0 && w.todo.IsEmpty() && len(w.dead) == 0 && !slices.ContainsFunc(w.actors[:], func(f func()) bool { return f != nil })
+	return w.s.exists && w.knownGen == w.s.gen && len(w.held) == 0 && len(c.entries) == 0 && c.out.count == 0 && len(w.s.pending) == 0 && w.todo.IsEmpty() && len(w.dead) == 0 && !slices.ContainsFunc(w.actors[:], func(f func()) bool { return f != nil })
 }
 
 // stop ends the subscription as drain of package subscriber does.
