@@ -17,15 +17,17 @@ import (
 // specification (tracked), step by step. The workers are in actors_test.go and
 // handlers_test.go, the specification and what must hold in spec_test.go.
 func TestModel(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		inBubble(t, rt, func() {
-			w := newWorld(rt)
-			for range rapid.IntRange(20, 250).Draw(rt, "steps") {
-				w.step()
-			}
-			w.end()
+	for range 12 { // what rapid does by default is over in a moment
+		rapid.Check(t, func(rt *rapid.T) {
+			inBubble(t, rt, func() {
+				w := newWorld(rt)
+				for range rapid.IntRange(20, 250).Draw(rt, "steps") {
+					w.step()
+				}
+				w.end()
+			})
 		})
-	})
+	}
 }
 
 // inBubble runs f with a fake clock. rapid sees its panics, and by the line those that fail
