@@ -50,7 +50,7 @@ func (w *world) call(a actor, mayBeLate bool, run func() bool, reply func(), fai
 		failed(f)
 	}
 	atServer := func() {
-		fate := 9
+		fate := 13
 		if !w.calm {
 			fate = w.draw("fate", 14)
 		}
@@ -67,7 +67,7 @@ func (w *world) call(a actor, mayBeLate bool, run func() bool, reply func(), fai
 			fail(ambiguous)
 		case !run():
 			fail(noGroup)
-		case fate > 5 && fate < 9:
+		case fate > 5 && fate < 11:
 			w.actors[a] = reply
 		default:
 			reply()
@@ -199,7 +199,7 @@ func (w *world) takeIn(list []Arrival, sent Instant) {
 		tr := w.held[e]
 		if tr == nil {
 			tr = &tracked{
-				e: e, id: a.ID.MS, gen: w.s.gen, inOrder: a.HasKey && a.Reason == "", addedAt: w.seq, recovered: a.Recovered, suspect: a.Suspect && a.Reason == "",
+				e: e, id: a.ID.MS, gen: w.knownGen, inOrder: a.HasKey && a.Reason == "", addedAt: w.seq, recovered: a.Recovered, suspect: a.Suspect && a.Reason == "",
 				dropped: !w.isQuiet, bad: a.Reason != "", came: a.Delay,
 			}
 			if a.Recovered {

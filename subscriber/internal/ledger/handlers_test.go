@@ -235,7 +235,8 @@ func (w *world) expected(h *handout, a asked) Outcome {
 	wasSuspect := tr.suspect
 	tr.suspect = false
 	isUncounted := false
-	after, isDelayed := time.Duration(0), false
+	var after time.Duration
+	isDelayed := false
 	switch isHandled := a.acked && a.reason == "" && !a.delayed; {
 	case tr.deleted && !tr.others && !isHandled:
 		out.Settlement, out.Lost = Interrupted, true

@@ -67,12 +67,13 @@ type world struct {
 	knownGen                              int // of the stream, as the fetcher knows
 	calm                                  bool
 	stopped                               bool
+	isRough                               bool // operators destroy groups and streams
 
 	spec
 }
 
 func newWorld(t *rapid.T) *world {
-	w := &world{t: t, order: rapid.SampledFrom(orders).Draw(t, "order"), mustRecover: true}
+	w := &world{t: t, order: rapid.SampledFrom(orders).Draw(t, "order"), isRough: rapid.Bool().Draw(t, "rough"), mustRecover: true}
 	set := Settings{
 		Topic: "orders", Group: "g", Consumer: me, Ordered: w.order != "none",
 		MaxInFlight: rapid.IntRange(1, 3).Draw(t, "in flight"), ReadAhead: 4, ReadAheadBytes: 40, MaxHeld: rapid.SampledFrom([]int{6, 12}).Draw(t, "held"),
@@ -112,7 +113,7 @@ var stepNames = func() (names []string) {
 		often int
 	}{
 		{"fetch", 6}, {"dispatch", 6}, {"handle", 6}, {"commit", 4}, {"move dead letters", 2}, {"maintain", 4}, {"expire", 1},
-		{"time", 4}, {"publish", 3}, {"rival", 3}, {"operator", 1}, {"late command", 1},
+		{"time", 4}, {"publish", 3}, {"rival", 4}, {"operator", 2}, {"late command", 1},
 	} {
 		names = append(names, slices.Repeat([]string{s.name}, s.often)...)
 	}
@@ -181,6 +182,10 @@ func (w *world) rival() {
 	case 6: // ends without a word
 		for _, id := range its {
 			s.pending[id].since -= Instant(testMinIdle)
+			if w.draw("had handed it out", 2) == 0 {
+				s.pending[id].count++
+				w.overtaken[id] = true // we may hold it, and not know of that
+			}
 		}
 		delete(s.seen, rival)
 	}
@@ -190,7 +195,11 @@ func (w *world) rival() {
 func (w *world) operate() {
 	s := w.s
 	ids := s.ids()
-	switch w.draw("operator", 7) {
+	what := w.draw("operator", 8)
+	if !w.isRough {
+		what %= 3
+	}
+	switch what {
 	case 0, 1, 2: // deletes an entry
 		if len(ids) > 0 {
 			delete(s.stream, ids[w.draw("deleted", len(ids))])
@@ -208,7 +217,7 @@ func (w *world) operate() {
 		s.create(start)
 		w.isMisplaced = true
 		w.excuseSkipped(start)
-	case 6: // deletes the stream
+	case 6, 7: // deletes the stream
 		w.groupGone()
 		s.renew()
 		clear(w.excused)

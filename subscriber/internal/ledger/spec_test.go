@@ -99,7 +99,7 @@ func (w *world) isAnothers(tr *tracked, was stage) {
 	switch was {
 	case settling:
 	case delivered:
-		tr.others = true
+		tr.others, tr.deleted = true, false
 		for _, h := range w.workers {
 			if h != nil && h.e == tr.e && h.offered && h.cause == nil {
 				w.t.Fatalf("%s is another's, and its context has not ended", tr.e.name)
