@@ -539,8 +539,13 @@ func (w *world) writeCounts() {
 	for i, e := range list {
 		releases = append(releases, released{e.id.MS, 0, counts[i]})
 	}
-	var deleted []uint64
-	w.call(committer, false, w.inGroup(func() { _, deleted = w.s.release(me, releases) }), func() {
+	var absent, deleted []uint64
+	w.call(committer, false, w.inGroup(func() {
+		absent, deleted = w.s.release(me, releases)
+		for _, id := range absent {
+			w.overtaken[id] = true // not written, and nobody is told
+		}
+	}), func() {
 		isGone := names(deleted)
 		was := w.before(list)
 		w.l.Commits.CountsWritten(list, counts, isGone)

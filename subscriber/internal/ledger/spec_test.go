@@ -345,8 +345,9 @@ func (w *world) checkCounts() {
 	if !w.isQuiet {
 		return
 	}
+	w.noteOvertaken()
 	for _, h := range w.workers {
-		if h == nil || !h.offered || w.isOvertaken(h.e) {
+		if h == nil || !h.offered || w.overtaken[h.tr.id] {
 			continue
 		}
 		want := h.tr.counted + 1
@@ -354,21 +355,24 @@ func (w *world) checkCounts() {
 			want = 1
 		}
 		if p := w.s.pending[h.tr.id]; p != nil && p.owner == me && !w.s.stolen[h.tr.id] && !h.tr.dropped && !h.tr.others && p.count != want {
-			w.t.Fatalf("the server has count %d of %s at its delivery %d, want %d: %+v", p.count, h.e.name, h.tr.counted, want, h.e.counts)
+			w.t.Fatalf("the server has count %d of %s at its delivery %d, want %d", p.count, h.e.name, h.tr.counted, want)
 		}
 	}
 	for e, tr := range w.held {
-		if p := w.s.pending[tr.id]; !w.isOvertaken(e) && e.stage == waiting && !e.counts.writing && !tr.dropped && !tr.deleted && !w.s.stolen[tr.id] && p != nil && p.owner == me && p.count != tr.counted+1 {
+		if p := w.s.pending[tr.id]; !w.overtaken[tr.id] && e.stage == waiting && !e.counts.writing && !tr.dropped && !tr.deleted && !w.s.stolen[tr.id] && p != nil && p.owner == me && p.count != tr.counted+1 {
 			w.t.Fatalf("the server has count %d of %s, which waits after %d deliveries", p.count, e.name, tr.counted)
 		}
 	}
 }
 
-// isOvertaken tells that the count of an earlier holding of the entry, which was lost
-// meanwhile, may be written late.
-func (w *world) isOvertaken(e *Entry) bool {
-	w.overtaken[e.id.MS] = w.overtaken[e.id.MS] || slices.ContainsFunc(w.todo.Counts, func(o *Entry) bool { return o != e && o.id == e.id })
-	return w.overtaken[e.id.MS]
+// noteOvertaken notes entries of which an earlier holding, which was lost meanwhile, may still
+// have its count written.
+func (w *world) noteOvertaken() {
+	for _, o := range slices.Concat(w.todo.Counts, w.l.core.todo.counts) {
+		if w.held[o] == nil {
+			w.overtaken[o.id.MS] = true
+		}
+	}
 }
 
 // checkNothingForgotten checks that every entry is handled, held, pending or unread.
