@@ -556,7 +556,12 @@ func (w *world) writeCounts() {
 			}
 		}
 		w.todo.Counts = nil
-	}, w.commitFailed)
+	}, func(f failure) {
+		for _, e := range list {
+			w.overtaken[e.id.MS] = true // it is written again, maybe when the entry has come anew
+		}
+		w.commitFailed(f)
+	})
 }
 
 // restore makes entries pending again.

@@ -158,7 +158,10 @@ func (w *world) rival() {
 	switch w.draw("rival", 7) {
 	case 0: // takes what is idle, as it may
 		if !w.l.core.set.Ordered || s.now()-s.seen[me] >= Instant(testMinIdle) {
-			s.take(rival, 3, true)
+			back, dead := s.take(rival, 3, true)
+			for _, f := range slices.Concat(back, dead) {
+				w.overtaken[f.id] = true
+			}
 		}
 	case 1, 2: // takes what it may not
 		if len(mine) > 0 {

@@ -153,7 +153,7 @@ func isWithNobody(s stage) bool { return s == ready || s == parked || s == waiti
 // toBeReadAgain notes that entries are dropped that nobody works on.
 func (w *world) toBeReadAgain(list ...*Entry) {
 	for _, e := range list {
-		if tr := w.held[e]; tr != nil && isWithNobody(e.stage) {
+		if w.l.core.entries[e.id] == e && isWithNobody(e.stage) { // else of a stream that is gone
 			delete(w.held, e)
 		}
 	}
