@@ -145,6 +145,7 @@ func (c *core) deadLetter(e *Entry, reason string) {
 	c.unload(e)
 	c.todo.deadLetters = append(c.todo.deadLetters, e)
 	Notify(c.signals.DeadLetters)
+	Notify(c.signals.Room) // of bytes
 }
 
 // pass lets the next entry of the lane go out, after e.

@@ -147,6 +147,7 @@ func (o Outcomes) redeliver(e *Entry, after time.Duration, isDelayed bool) *Rede
 	c := o.c
 	e.stage = waiting
 	c.unload(e)
+	Notify(c.signals.Room) // of bytes
 	e.due = c.now() + Instant(after)
 	e.counts.redelivered = true
 	if !c.set.FanOut && e.owner.state != lost && e.owner.state != deleted && e.counts.server != e.nextCount() {

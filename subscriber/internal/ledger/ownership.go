@@ -75,6 +75,7 @@ func (o Ownership) Renewed(list []*Entry, sent Instant, v Verdict) (ended []Ende
 func (o Ownership) orphaned(e *Entry) {
 	c := o.c
 	e.unverify()
+	Notify(c.signals.Recall)
 	if e.stage != settling && !e.owner.restoring {
 		e.owner.restoring = true
 		c.todo.restores = append(c.todo.restores, e)
