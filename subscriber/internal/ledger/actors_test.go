@@ -200,7 +200,7 @@ func (w *world) takeIn(list []Arrival, sent Instant) {
 		if tr == nil {
 			tr = &tracked{
 				e: e, id: a.ID.MS, gen: w.knownGen, inOrder: a.HasKey && a.Reason == "", addedAt: w.seq, recovered: a.Recovered, suspect: a.Suspect && a.Reason == "",
-				dropped: !w.isQuiet, bad: a.Reason != "", came: a.Delay,
+				dropped: !w.isQuiet, came: a.Delay,
 			}
 			if a.Recovered {
 				tr.counted = max(a.Count-1, 0)

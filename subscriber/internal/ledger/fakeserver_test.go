@@ -28,7 +28,6 @@ type fakeServer struct {
 	pending   map[uint64]*pendingEntry
 	handled   map[uint64]string // by whom an entry was acknowledged
 	dead      map[uint64]bool
-	acks      []uint64 // of me, in their order
 	seen      map[string]Instant
 	stolen    map[uint64]bool // once taken from a consumer that had renewed it
 }
@@ -50,7 +49,7 @@ func newFakeServer(now func() Instant, minIdle time.Duration) *fakeServer {
 func (s *fakeServer) renew() {
 	s.gen++
 	s.stream, s.handled, s.dead = make(map[uint64]bool), make(map[uint64]string), make(map[uint64]bool)
-	s.last, s.acks, s.stolen = 0, nil, make(map[uint64]bool)
+	s.last, s.stolen = 0, make(map[uint64]bool)
 	s.destroy()
 }
 
@@ -235,9 +234,6 @@ func (s *fakeServer) ack(ids []uint64, deadline int64) (others, nobodys []uint64
 func (s *fakeServer) settle(id uint64, by string) {
 	delete(s.pending, id)
 	s.handled[id] = by
-	if by == me {
-		s.acks = append(s.acks, id)
-	}
 }
 
 // released is one entry of release.lua.

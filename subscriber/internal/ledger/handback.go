@@ -115,7 +115,6 @@ func (h Handback) MaybeGiven(list []Release) {
 	defer h.c.mu.Unlock()
 	for _, r := range list {
 		r.Entry.owner.given = true
-		r.Entry.counts.server = r.Count // if so; if not, the next hand-out writes it
 		r.Entry.unverify()
 	}
 }

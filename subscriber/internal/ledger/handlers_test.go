@@ -346,6 +346,7 @@ func (w *world) give(list []Release, onLeft func([]Release)) {
 			for _, r := range list {
 				if tr := w.held[r.Entry]; tr != nil {
 					tr.given, tr.verified = true, false
+					w.overtaken[tr.id] = true // it may come back with the count that it was given with
 				}
 			}
 		}

@@ -10,7 +10,7 @@ import (
 type spec struct {
 	seq         int                 // of steps
 	held        map[*Entry]*tracked // what it holds
-	isMisplaced bool                // another consumer has made the group again, anywhere: nobody can know of all that is behind
+	isMisplaced bool                // the group was made again anywhere: what is behind it may have nobody
 	isQuiet     bool                // the group was never destroyed
 
 	cautious bool     // a dead consumer has left something, and nothing of it was settled yet
@@ -23,7 +23,9 @@ type spec struct {
 
 	// excused are entries that need not be handled any more: by the server's account, which
 	// an operator has spoilt, or since a handler has acknowledged them.
-	excused   map[uint64]bool
+	excused map[uint64]bool
+	// overtaken are entries of which the server may have another delivery count than the
+	// ledger thinks: it was another's meanwhile, or a count was written again, and late.
 	overtaken map[uint64]bool
 
 	asleep map[actor]Instant // who was told that there is nothing to do, until when
@@ -44,7 +46,6 @@ type tracked struct {
 	alone     bool // with other suspects waiting, until the server knows what became of it
 	dropped   bool // the server may have another count: the group was gone
 	acked     bool
-	bad       bool // it can't be decoded
 
 	lease    Instant
 	verified bool
@@ -159,7 +160,7 @@ func (w *world) toBeReadAgain(list ...*Entry) {
 	}
 }
 
-// isStanding tells whether the ledger may hand out something with such an ID.
+// mayGo tells whether the ledger may hand out something with such an ID.
 func (w *world) mayGo(id uint64) bool {
 	if !w.l.core.set.Ordered {
 		return true
