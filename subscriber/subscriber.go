@@ -139,7 +139,8 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 }
 
 // Close ends all subscriptions, see Subscribe, and waits for it: no longer than CloseTimeout
-// and five seconds for the server's replies. It does not close the client.
+// and five seconds for the server's replies, or the client's time-outs where a message was just
+// being fetched for its redelivery and those are longer. It does not close the client.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	if !s.closed {

@@ -191,7 +191,8 @@ const replyGrace = 5 * time.Second
 //  4. What became of the messages is reported to the server.
 //  5. What is left is handed back, and the consumer removed.
 //
-// A server that does not answer keeps it no longer than CloseTimeout and replyGrace: the
+// A server that does not answer keeps it no longer than CloseTimeout and replyGrace, but for
+// a message that is just being fetched (step 2), which ends by the client's time-outs. The
 // commands that are under way then end by the client's time-outs, and what was not handed
 // back is taken over as that of a dead consumer.
 func (s *subscription) drain(ctx context.Context, fetching, maintaining, committing *sync.WaitGroup) {
