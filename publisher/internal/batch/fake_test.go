@@ -168,8 +168,14 @@ func (f *fake) result(uuid string) (Result, bool) {
 	return r, ok
 }
 
-// send sends a call of items with these UUIDs and returns their results.
+// send sends a call of items with these UUIDs and returns their results, when the senders
+// are through with it as well: the caller is served before them.
 func (f *fake) send(ctx context.Context, uuids ...string) []Result {
+	defer synctest.Wait()
+	return f.call(ctx, uuids...)
+}
+
+func (f *fake) call(ctx context.Context, uuids ...string) []Result {
 	c := NewCall(len(uuids), time.Now())
 	for i, uuid := range uuids {
 		c.Items[i].MessageUUID, c.Items[i].Size = uuid, 100
@@ -187,9 +193,12 @@ func (f *fake) send(ctx context.Context, uuids ...string) []Result {
 // sending sends a call that can give up and returns at once.
 func (f *fake) sending(ctx context.Context, uuids ...string) (results func() []Result) {
 	done := make(chan []Result, 1)
-	go func() { done <- f.send(ctx, uuids...) }()
+	go func() { done <- f.call(ctx, uuids...) }()
 	synctest.Wait()
-	return func() []Result { return <-done }
+	return func() []Result {
+		defer synctest.Wait()
+		return <-done
+	}
 }
 
 // holdSenders has all senders busy until release is called.
