@@ -2,7 +2,6 @@ package idempotent
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/invalid"
 	"github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/subscriber"
@@ -87,20 +87,15 @@ type Config struct {
 	Once       middleware.Config
 }
 
-// faults collects what is wrong with a configuration.
-type faults []error
-
-func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
-
 // resolve hands what is common on to the configurations of the parts. The error names
 // what contradicts itself or is missing in all of them; what a part says of its own
 // fields comes from its New.
 func (c Config) resolve() (Config, error) {
-	var f faults
+	var f invalid.Faults
 	c.shareClient(&f)
 	c.shareService(&f)
 	if c.Retention == 0 && c.Once.Retention == 0 {
-		f.add("Retention is 0: it must cover the longest time after which an event can come again, such as 7 * 24 * time.Hour, and decides the memory: " +
+		f.Add("Retention is 0: it must cover the longest time after which an event can come again, such as 7 * 24 * time.Hour, and decides the memory: " +
 			"events a second × retention × (150 bytes and the key), for each handler")
 	}
 	share(&f, "Retention", c.Retention, "Once.Retention", &c.Once.Retention)
@@ -119,13 +114,10 @@ func (c Config) resolve() (Config, error) {
 		c.Logger = watermill.NopLogger{}
 	}
 	c.checkTopics(&f)
-	if len(f) > 0 {
-		return c, fmt.Errorf("idempotent: invalid config:\n%w", errors.Join(f...))
-	}
-	return c, nil
+	return c, f.Err("idempotent: invalid config")
 }
 
-func (c *Config) shareClient(f *faults) {
+func (c *Config) shareClient(f *invalid.Faults) {
 	const own = "leave it out, or leave Client nil and set Publisher.Client, Subscriber.Client and Store, for clients of their own"
 	for _, part := range []struct {
 		name   string
@@ -136,39 +128,39 @@ func (c *Config) shareClient(f *faults) {
 	} {
 		switch {
 		case isNil(c.Client) && isNil(*part.client):
-			f.add("Client is nil, and so is %s: set Client to the *redis.Client or *redis.ClusterClient of the service", part.name)
+			f.Add("Client is nil, and so is %s: set Client to the *redis.Client or *redis.ClusterClient of the service", part.name)
 		case isNil(*part.client):
 			*part.client = c.Client
 		case !isNil(c.Client) && !same(c.Client, *part.client):
-			f.add("Client and %s are two different clients: %s", part.name, own)
+			f.Add("Client and %s are two different clients: %s", part.name, own)
 		}
 	}
 	if isNil(c.Client) && isNil(c.Store) && isNil(c.Once.Store) {
-		f.add("Client is nil, and so is Store: one of them must keep what was handled")
+		f.Add("Client is nil, and so is Store: one of them must keep what was handled")
 	}
 }
 
 // maxServiceBytes is the publisher's limit for a producer ID, the lowest of the three.
 const maxServiceBytes = 256
 
-func (c *Config) shareService(f *faults) {
+func (c *Config) shareService(f *invalid.Faults) {
 	const isNot = "Service %q %s: it is also the publisher's producer ID"
 	switch {
 	case c.Service == "":
 		c.checkNames(f)
 	case strings.Contains(c.Service, "/"):
-		f.add(isNot, c.Service, "has a slash")
+		f.Add(isNot, c.Service, "has a slash")
 	case len(c.Service) > maxServiceBytes:
-		f.add(isNot, c.Service[:16]+"…", fmt.Sprintf("is longer than %d bytes", maxServiceBytes))
+		f.Add(isNot, c.Service[:16]+"…", fmt.Sprintf("is longer than %d bytes", maxServiceBytes))
 	case !utf8.ValidString(c.Service):
-		f.add(isNot, c.Service, "is not UTF-8")
+		f.Add(isNot, c.Service, "is not UTF-8")
 	}
 	const otherwise = "; for names that differ leave Service empty and set Publisher.ProducerID, Subscriber.Group and Once.Namespace"
 	shareName := func(name string, value *string) {
 		if *value == "" {
 			*value = c.Service
 		} else if c.Service != "" && c.Service != *value {
-			f.add("Service %q and %s %q differ: leave %s out%s", c.Service, name, *value, name, otherwise)
+			f.Add("Service %q and %s %q differ: leave %s out%s", c.Service, name, *value, name, otherwise)
 		}
 	}
 	shareName("Publisher.ProducerID", &c.Publisher.ProducerID)
@@ -179,7 +171,7 @@ func (c *Config) shareService(f *faults) {
 }
 
 // checkNames looks at the names of a configuration without Service.
-func (c *Config) checkNames(f *faults) {
+func (c *Config) checkNames(f *invalid.Faults) {
 	var missing []string
 	for _, n := range []struct {
 		name, value string
@@ -194,26 +186,26 @@ func (c *Config) checkNames(f *faults) {
 		}
 	}
 	if len(missing) > 0 {
-		f.add("Service is empty: name the service, such as \"billing\", the same in all instances and after a restart (it also stands for %s)",
+		f.Add("Service is empty: name the service, such as \"billing\", the same in all instances and after a restart (it also stands for %s)",
 			strings.Join(missing, ", "))
 	}
 }
 
-func (c *Config) shareStore(f *faults) {
+func (c *Config) shareStore(f *invalid.Faults) {
 	if !isNil(c.Store) && !isNil(c.Once.Store) && !same(c.Store, c.Once.Store) {
-		f.add("Store and Once.Store are two different stores: set one of them")
+		f.Add("Store and Once.Store are two different stores: set one of them")
 	}
 	if isNil(c.Store) {
 		c.Store = c.Once.Store
 	}
 	_, isOwn := c.Store.(*dedupe.Memory)
 	if c.Subscriber.FanOut && !isOwn && !c.Once.ShareAcrossFanOut {
-		f.add("Subscriber.FanOut gives every instance every event, and in a store that they share only one of them would handle it: " +
+		f.Add("Subscriber.FanOut gives every instance every event, and in a store that they share only one of them would handle it: " +
 			"set Store to a dedupe.Memory, or Once.ShareAcrossFanOut if one instance of all is what you want")
 	}
 }
 
-func (c *Config) checkTopics(f *faults) {
+func (c *Config) checkTopics(f *invalid.Faults) {
 	for _, list := range []struct {
 		name   string
 		topics []string
@@ -225,14 +217,14 @@ func (c *Config) checkTopics(f *faults) {
 		for i, topic := range list.topics {
 			switch {
 			case topic == "":
-				f.add("%s[%d] is empty", list.name, i)
+				f.Add("%s[%d] is empty", list.name, i)
 			case seen[topic]:
-				f.add("%s has %q twice", list.name, topic)
+				f.Add("%s has %q twice", list.name, topic)
 			}
 			seen[topic] = true
 		}
 		if c.SkipCheck && len(list.topics) > 0 {
-			f.add("SkipCheck and %s exclude each other: topics are listed to be checked", list.name)
+			f.Add("SkipCheck and %s exclude each other: topics are listed to be checked", list.name)
 		}
 	}
 }
@@ -251,13 +243,13 @@ func (c *Config) warnings() (list []string) {
 }
 
 // share hands a common value on to a part that has none of its own.
-func share[T comparable](f *faults, name string, common T, partName string, part *T) {
+func share[T comparable](f *invalid.Faults, name string, common T, partName string, part *T) {
 	var zero T
 	switch {
 	case *part == zero:
 		*part = common
 	case common != zero && common != *part:
-		f.add("%s %v and %s %v differ: leave %s out", name, common, partName, *part, partName)
+		f.Add("%s %v and %s %v differ: leave %s out", name, common, partName, *part, partName)
 	}
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/onceward/watermill-idempotent/internal/invalid"
 )
 
 // RepositoryConfig configures a [KeyRepository].
@@ -48,22 +50,19 @@ const repositoryLease = 10 * time.Second
 
 // Repository makes one.
 func Repository(store Store, cfg RepositoryConfig) (*KeyRepository, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var faults invalid.Faults
 	if store == nil {
-		fault("the store is nil")
+		faults.Add("the store is nil")
 	}
 	if cfg.Namespace == "" {
-		fault("Namespace is empty: it names the service or consumer group")
+		faults.Add("Namespace is empty: it names the service or consumer group")
 	}
 	if cfg.Retention <= 0 {
-		fault("Retention %v is not above zero: it says how long a key is remembered", cfg.Retention)
+		faults.Add("Retention %v is not above zero: it says how long a key is remembered", cfg.Retention)
 	}
-	if cfg.Wait < 0 {
-		fault("Wait %v is negative", cfg.Wait)
-	}
-	if len(faults) > 0 {
-		return nil, fmt.Errorf("dedupe: invalid repository:\n%w", errors.Join(faults...))
+	invalid.Negative(&faults, "Wait", cfg.Wait)
+	if err := faults.Err("dedupe: invalid repository"); err != nil {
+		return nil, err
 	}
 	if cfg.Wait == 0 {
 		cfg.Wait = time.Second

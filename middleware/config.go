@@ -1,7 +1,6 @@
 package middleware
 
 import (
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
+	"github.com/onceward/watermill-idempotent/internal/invalid"
 )
 
 // Defaults of [Config].
@@ -97,24 +97,23 @@ type Config struct {
 // resolve returns the configuration with defaults filled in, and all of its faults
 // at once.
 func (c Config) resolve() (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var faults invalid.Faults
 	if c.Store == nil {
-		fault("Store is nil")
+		faults.Add("Store is nil")
 	} else if v := reflect.ValueOf(c.Store); v.Kind() == reflect.Pointer && v.IsNil() {
-		fault("Store is a nil %T", c.Store)
+		faults.Add("Store is a nil %T", c.Store)
 	}
 	if c.Retention <= 0 {
-		fault("Retention %v is not above zero. It must cover the longest time after which an event can come again, and decides the memory: "+
+		faults.Add("Retention %v is not above zero. It must cover the longest time after which an event can come again, and decides the memory: "+
 			"events a second × retention × size of a record (about 150 bytes and the key in Redis), for each handler", c.Retention)
 	}
 	if c.Key != nil {
 		if err := eventkey.Validate(c.Key); err != nil {
-			fault("Key: %w", err)
+			faults.Add("Key: %w", err)
 		}
 	}
 	if err := identity.ValidateFingerprint(c.Fingerprint); err != nil {
-		fault("Fingerprint: %w", err)
+		faults.Add("Fingerprint: %w", err)
 	}
 	for _, d := range []struct {
 		name  string
@@ -126,9 +125,7 @@ func (c Config) resolve() (Config, error) {
 		{"Delay", &c.Delay, DefaultDelay},
 		{"StoreTimeout", &c.StoreTimeout, DefaultStoreTimeout},
 	} {
-		if *d.value < 0 {
-			fault("%s %v is negative", d.name, *d.value)
-		}
+		invalid.Negative(&faults, d.name, *d.value)
 		if *d.value == 0 {
 			*d.value = d.def
 		}
@@ -137,22 +134,17 @@ func (c Config) resolve() (Config, error) {
 		c.Wait = 0
 	}
 	if c.Lease > 0 && c.Lease < dedupe.MinLease {
-		fault("Lease %v is shorter than %v", c.Lease, dedupe.MinLease)
+		faults.Add("Lease %v is shorter than %v", c.Lease, dedupe.MinLease)
 	}
 	if c.Retention > 0 && c.Lease > c.Retention {
-		fault("Lease %v is longer than Retention %v", c.Lease, c.Retention)
+		faults.Add("Lease %v is longer than Retention %v", c.Lease, c.Retention)
 	}
-	if c.MaxOutputBytes < 0 {
-		fault("MaxOutputBytes %d is negative", c.MaxOutputBytes)
-	}
+	invalid.Negative(&faults, "MaxOutputBytes", c.MaxOutputBytes)
 	if c.MaxOutputBytes == 0 {
 		c.MaxOutputBytes = DefaultMaxOutputBytes
 	}
 	c.Hooks = slices.Clone(c.Hooks)
-	if len(faults) > 0 {
-		return c, fmt.Errorf("middleware: invalid config:\n%w", errors.Join(faults...))
-	}
-	return c, nil
+	return c, faults.Err("middleware: invalid config")
 }
 
 // warn logs what is allowed and can hardly be meant.

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/wait"
 )
 
 // later gives a message back that can't be handled now.
@@ -95,10 +96,5 @@ func (e ending) pause(d time.Duration) {
 	if errors.Is(e.own.Err(), context.DeadlineExceeded) {
 		done = nil
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-done:
-	}
+	wait.For(context.Background(), done, d)
 }

@@ -2,10 +2,8 @@ package publisher
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +14,8 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
+	"github.com/onceward/watermill-idempotent/internal/invalid"
+	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 )
 
@@ -122,81 +122,53 @@ type TopicConfig struct {
 	MaxAge      time.Duration
 }
 
-// faults collects what is wrong with a configuration.
-type faults []error
-
-func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
-
-func (f *faults) source(name string, s eventkey.Source) {
+func checkSource(f *invalid.Faults, name string, s eventkey.Source) {
 	if s == nil {
 		return
 	}
 	if err := eventkey.Validate(s); err != nil {
-		f.add("%s: %w", name, err)
+		f.Add("%s: %w", name, err)
 	}
 }
 
-func (f *faults) fingerprint(name string, p eventkey.Fingerprint) {
+func checkFingerprint(f *invalid.Faults, name string, p eventkey.Fingerprint) {
 	if err := identity.ValidateFingerprint(p); err != nil {
-		f.add("%s: %w", name, err)
-	}
-}
-
-// negative refuses a value below 0; hint says what to do, if there is a choice.
-func (f *faults) negative(name string, value int64, hint string) {
-	if value < 0 {
-		f.add("%s %d is negative%s", name, value, hint)
-	}
-}
-
-func (f *faults) negativeDuration(name string, d time.Duration) {
-	if d < 0 {
-		f.add("%s %v is negative", name, d)
+		f.Add("%s: %w", name, err)
 	}
 }
 
 // resolve returns the configuration with defaults filled in, sharing nothing that
 // the caller could change, and all of its faults at once.
 func (c Config) resolve() (Config, error) {
-	var f faults
+	var f invalid.Faults
 	c.checkIdentity(&f)
 	c.resolveTopics(&f)
 	c.resolveEncoding(&f)
 	c.resolveLimits(&f)
 	c.Hooks = slices.Clone(c.Hooks)
-	if len(f) > 0 {
-		return c, fmt.Errorf("publisher: invalid config:\n%w", errors.Join(f...))
-	}
-	return c, nil
+	return c, f.Err("publisher: invalid config")
 }
 
 // checkIdentity looks at the client, and at what says which event of which producer a
 // message is.
-func (c *Config) checkIdentity(f *faults) {
-	switch client := c.Client.(type) {
-	case nil:
-		f.add("Client is nil")
-	case *redis.Ring:
-		f.add("Client is a *redis.Ring, which moves keys to servers that don't know their history; use a ClusterClient")
-	default:
-		if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-			f.add("Client is a nil %T", client)
-		}
+func (c *Config) checkIdentity(f *invalid.Faults) {
+	if err := server.CheckClient(c.Client, "know their history"); err != nil {
+		*f = append(*f, err)
 	}
 	if err := checkProducerID(c.ProducerID); err != nil {
-		f.add("ProducerID %q: %w. It names the logical producer, such as \"payment-service\", and must be "+
+		f.Add("ProducerID %q: %w. It names the logical producer, such as \"payment-service\", and must be "+
 			"the same in all instances and after restarts, since keys are remembered per producer ID", c.ProducerID, err)
 	}
 	if !appender.Mode(c.Mode).IsValid() {
-		f.add("Mode: %v is unknown", c.Mode)
+		f.Add("Mode: %v is unknown", c.Mode)
 	}
-	f.source("Key", c.Key)
-	f.source("Producer", c.Producer)
-	f.fingerprint("Fingerprint", c.Fingerprint)
+	checkSource(f, "Key", c.Key)
+	checkSource(f, "Producer", c.Producer)
+	checkFingerprint(f, "Fingerprint", c.Fingerprint)
 }
 
 // resolveTopics fills in windows and what else a topic can have for itself.
-func (c *Config) resolveTopics(f *faults) {
+func (c *Config) resolveTopics(f *invalid.Faults) {
 	window := Window{Duration: DefaultWindowDuration, Entries: DefaultWindowEntries}
 	if c.Mode == ModeIDMPAuto {
 		window.Entries = appender.MaxShardEntries
@@ -209,56 +181,56 @@ func (c *Config) resolveTopics(f *faults) {
 	for _, name := range slices.Sorted(maps.Keys(c.Topics)) {
 		t := c.Topics[name]
 		if name == "" {
-			f.add("Topics: the topic \"\" is not a stream name")
+			f.Add("Topics: the topic \"\" is not a stream name")
 		}
-		f.source(fmt.Sprintf("Topics[%q].Key", name), t.Key)
-		f.fingerprint(fmt.Sprintf("Topics[%q].Fingerprint", name), t.Fingerprint)
+		checkSource(f, fmt.Sprintf("Topics[%q].Key", name), t.Key)
+		checkFingerprint(f, fmt.Sprintf("Topics[%q].Fingerprint", name), t.Fingerprint)
 		t.Window = t.Window.withDefaults(c.Window)
 		if err := t.Window.validate(c.Mode); err != nil {
-			f.add("Topics[%q]: %w", name, err)
+			f.Add("Topics[%q]: %w", name, err)
 		}
-		f.negativeDuration(fmt.Sprintf("Topics[%q].MaxAge", name), t.MaxAge)
+		invalid.Negative(f, fmt.Sprintf("Topics[%q].MaxAge", name), t.MaxAge)
 		c.Topics[name] = t
 	}
 	c.Maxlens = maps.Clone(c.Maxlens)
 	for _, name := range slices.Sorted(maps.Keys(c.Maxlens)) {
-		f.negative(fmt.Sprintf("Maxlens[%q]", name), c.Maxlens[name], ": leave the topic out for DefaultMaxlen, 0 is no limit")
+		f.AddIf(c.Maxlens[name] < 0, "Maxlens[%q] %d is negative: leave the topic out for DefaultMaxlen, 0 is no limit", name, c.Maxlens[name])
 	}
 }
 
 // resolveEncoding looks at what decides about the bytes of an entry.
-func (c *Config) resolveEncoding(f *faults) {
+func (c *Config) resolveEncoding(f *invalid.Faults) {
 	if _, ok := c.Marshaller.(redisstream.DefaultMarshallerUnmarshaller); ok {
 		c.Marshaller = nil // internal/wire writes the same bytes, always in the same order
 	}
 	if c.Marshaller != nil {
 		if _, ok := c.Marshaller.(redisstream.Unmarshaller); !ok {
-			f.add("Marshaller %T does not implement redisstream.Unmarshaller, which is needed to compare a duplicate with the stored entry", c.Marshaller)
+			f.Add("Marshaller %T does not implement redisstream.Unmarshaller, which is needed to compare a duplicate with the stored entry", c.Marshaller)
 		}
 		if c.Mode == ModeIDMPAuto {
-			f.add("Marshaller %T: mode idmpauto hashes what is sent and takes only the default marshaller, which is known to send the same bytes for the same content", c.Marshaller)
+			f.Add("Marshaller %T: mode idmpauto hashes what is sent and takes only the default marshaller, which is known to send the same bytes for the same content", c.Marshaller)
 		}
 	}
 	c.ContentMetadata = slices.Clone(c.ContentMetadata)
 	if c.ContentMetadata != nil && c.Mode != ModeIDMPAuto {
-		f.add("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
+		f.Add("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
 	}
 	if c.Mode == ModeIDMPAuto && c.Key == nil {
 		c.Key = eventkey.Content(c.ContentMetadata...)
 	}
-	f.negative("MaxPayload", int64(c.MaxPayload), "")
+	invalid.Negative(f, "MaxPayload", c.MaxPayload)
 	c.MaxPayload = cmp.Or(c.MaxPayload, DefaultMaxPayload)
 }
 
 // resolveLimits fills in lengths and times.
-func (c *Config) resolveLimits(f *faults) {
-	f.negative("DefaultMaxlen", c.DefaultMaxlen, ": 0 is no limit")
-	f.negative("MinReplicas", int64(c.MinReplicas), "")
-	f.negativeDuration("MaxAge", c.MaxAge)
-	f.negativeDuration("ReplicaTimeout", c.ReplicaTimeout)
-	f.negativeDuration("RetryFor", c.RetryFor)
+func (c *Config) resolveLimits(f *invalid.Faults) {
+	f.AddIf(c.DefaultMaxlen < 0, "DefaultMaxlen %d is negative: 0 is no limit", c.DefaultMaxlen)
+	invalid.Negative(f, "MinReplicas", c.MinReplicas)
+	invalid.Negative(f, "MaxAge", c.MaxAge)
+	invalid.Negative(f, "ReplicaTimeout", c.ReplicaTimeout)
+	invalid.Negative(f, "RetryFor", c.RetryFor)
 	if c.ReplicaTimeout > 0 && c.ReplicaTimeout < time.Millisecond {
-		f.add("ReplicaTimeout %v is below 1 ms, which WAIT would take for no limit", c.ReplicaTimeout)
+		f.Add("ReplicaTimeout %v is below 1 ms, which WAIT would take for no limit", c.ReplicaTimeout)
 	}
 	c.ReplicaTimeout = cmp.Or(c.ReplicaTimeout, DefaultReplicaTimeout)
 	c.RetryFor = cmp.Or(c.RetryFor, DefaultRetryFor)

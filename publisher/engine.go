@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
@@ -64,13 +65,8 @@ func newEngine(cfg Config, logger watermill.LoggerAdapter, keepSent bool) *engin
 
 // isBounded tells whether a client bounds how long a command takes, as far as is known.
 func isBounded(client redis.UniversalClient) bool {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().ReadTimeout > 0 && c.Options().WriteTimeout > 0
-	case *redis.ClusterClient:
-		return c.Options().ReadTimeout > 0 && c.Options().WriteTimeout > 0
-	}
-	return false
+	o, _ := server.OptionsOf(client)
+	return o.ReadTimeout > 0 && o.WriteTimeout > 0
 }
 
 func (e *engine) newTopic(name string) *topic {

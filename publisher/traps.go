@@ -15,6 +15,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 )
 
 // errOfOneInstance means that the ProducerID looks like the name of one instance of the service.
@@ -121,8 +122,8 @@ func (t *topicChecker) newestEntries(ctx context.Context) (entries []redis.XMess
 			}
 		}
 		entries = append(entries, some...)
-		last, err := server.ParseID(some[len(some)-1].ID)
-		if err != nil || last == (server.ID{}) {
+		last, err := streamid.Parse(some[len(some)-1].ID)
+		if err != nil || last.IsZero() {
 			return entries
 		}
 		end = "(" + strconv.FormatUint(last.MS, 10) + "-" + strconv.FormatUint(last.Seq, 10)

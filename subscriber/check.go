@@ -58,7 +58,7 @@ type TopicReport struct {
 func (s *Subscriber) Check(ctx context.Context, topics ...string) (Report, error) {
 	client, done := preflight.Bounded(s.cfg.Client)
 	defer done()
-	r := Report{Connections: len(topics) + 4}
+	r := Report{Connections: wantedConnections(len(topics))}
 	var faults []error
 	for _, name := range topics {
 		if err := checkTopic(name); err != nil {

@@ -3,7 +3,6 @@ package subscriber
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -12,6 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/invalid"
+	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
 	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
 )
@@ -127,22 +128,10 @@ const (
 	minBlock         = time.Millisecond
 )
 
-// faults collects what is wrong with a configuration.
-type faults []error
-
-func (f *faults) add(format string, args ...any) { *f = append(*f, fmt.Errorf(format, args...)) }
-
-// addIf adds a fault where it is one.
-func (f *faults) addIf(isFault bool, format string, args ...any) {
-	if isFault {
-		f.add(format, args...)
-	}
-}
-
 // resolve returns the configuration with defaults filled in, and all of its faults
 // at once.
 func (c Config) resolve() (Config, error) {
-	var f faults
+	var f invalid.Faults
 	if c.Consumer == "" {
 		c.Consumer = hostName()
 	}
@@ -155,78 +144,65 @@ func (c Config) resolve() (Config, error) {
 		c.Unmarshaller = nil // internal/wire reads the same, and entries of others as well
 	}
 	c.Hooks = slices.Clone(c.Hooks)
-	if len(f) > 0 {
-		return c, fmt.Errorf("subscriber: invalid config:\n%w", errors.Join(f...))
-	}
-	return c, nil
+	return c, f.Err("subscriber: invalid config")
 }
 
-func (c *Config) checkReading(f *faults) {
-	switch client := c.Client.(type) {
-	case nil:
-		f.add("Client is nil")
-	case *redis.Ring:
-		f.add("Client is a *redis.Ring, which moves keys to servers that don't know their groups; use a ClusterClient")
-	default:
-		v := reflect.ValueOf(client)
-		f.addIf(v.Kind() == reflect.Pointer && v.IsNil(), "Client is a nil %T", client)
+func (c *Config) checkReading(f *invalid.Faults) {
+	if err := server.CheckClient(c.Client, "know their groups"); err != nil {
+		*f = append(*f, err)
 	}
 	switch {
 	case c.Group == "" && !c.FanOut:
-		f.add("Group is empty: name the consumer group, or set FanOut to get every entry in every subscriber")
+		f.Add("Group is empty: name the consumer group, or set FanOut to get every entry in every subscriber")
 	case c.Group != "" && c.FanOut:
-		f.add("Group %q and FanOut exclude each other", c.Group)
+		f.Add("Group %q and FanOut exclude each other", c.Group)
 	}
-	f.addIf(len(c.Group) > maxGroupBytes, "Group is longer than %d bytes", maxGroupBytes)
-	f.addIf(len(c.Consumer) > maxConsumerBytes, "Consumer is longer than %d bytes", maxConsumerBytes)
-	f.addIf(c.Consumer == group.HandbackConsumer, "Consumer %q is the name under which entries are handed back", c.Consumer)
-	f.addIf(c.DeleteOnAck && c.FanOut, "DeleteOnAck needs a Group: without one nothing is acknowledged")
+	f.AddIf(len(c.Group) > maxGroupBytes, "Group is longer than %d bytes", maxGroupBytes)
+	f.AddIf(len(c.Consumer) > maxConsumerBytes, "Consumer is longer than %d bytes", maxConsumerBytes)
+	f.AddIf(c.Consumer == group.HandbackConsumer, "Consumer %q is the name under which entries are handed back", c.Consumer)
+	f.AddIf(c.DeleteOnAck && c.FanOut, "DeleteOnAck needs a Group: without one nothing is acknowledged")
 	if err := c.StartFrom.validate(); err != nil {
-		f.add("StartFrom: %w", err)
+		f.Add("StartFrom: %w", err)
 	}
 }
 
-func (c *Config) checkOrder(f *faults) {
-	f.addIf(int(c.Order) >= len(orderNames), "Order: %v is unknown", c.Order)
+func (c *Config) checkOrder(f *invalid.Faults) {
+	f.AddIf(int(c.Order) >= len(orderNames), "Order: %v is unknown", c.Order)
 	switch {
 	case c.Order == OrderKey && c.OrderBy == nil:
-		f.add("Order is by key: OrderBy must say by which, such as eventkey.Template(\"{$.order_id}\")")
+		f.Add("Order is by key: OrderBy must say by which, such as eventkey.Template(\"{$.order_id}\")")
 	case c.Order != OrderKey && c.OrderBy != nil:
-		f.add("OrderBy is for Order by key, Order is %v", c.Order)
+		f.Add("OrderBy is for Order by key, Order is %v", c.Order)
 	case c.OrderBy != nil:
 		if err := eventkey.Validate(c.OrderBy); err != nil {
-			f.add("OrderBy: %w", err)
+			f.Add("OrderBy: %w", err)
 		}
 	}
 }
 
-func (c *Config) checkSigns(f *faults) {
-	addNegative(f, "MaxInFlight", c.MaxInFlight)
-	addNegative(f, "ReadAhead", c.ReadAhead)
-	addNegative(f, "ReadAheadBytes", c.ReadAheadBytes)
-	addNegative(f, "MaxHeld", c.MaxHeld)
-	addNegative(f, "MaxDeliveries", c.MaxDeliveries)
-	addNegative(f, "DeadLetterMaxLen", c.DeadLetterMaxLen)
-	addNegative(f, "MinIdle", c.MinIdle)
-	addNegative(f, "Heartbeat", c.Heartbeat)
-	addNegative(f, "RedeliverAfter", c.RedeliverAfter)
-	addNegative(f, "RedeliverMax", c.RedeliverMax)
-	addNegative(f, "CloseTimeout", c.CloseTimeout)
-}
-
-func addNegative[T int | int64 | time.Duration](f *faults, name string, value T) {
-	f.addIf(value < 0, "%s %v is negative", name, value)
+func (c *Config) checkSigns(f *invalid.Faults) {
+	invalid.Negative(f, "MaxInFlight", c.MaxInFlight)
+	invalid.Negative(f, "ReadAhead", c.ReadAhead)
+	invalid.Negative(f, "ReadAheadBytes", c.ReadAheadBytes)
+	invalid.Negative(f, "MaxHeld", c.MaxHeld)
+	invalid.Negative(f, "MaxDeliveries", c.MaxDeliveries)
+	invalid.Negative(f, "DeadLetterMaxLen", c.DeadLetterMaxLen)
+	invalid.Negative(f, "MinIdle", c.MinIdle)
+	invalid.Negative(f, "Heartbeat", c.Heartbeat)
+	invalid.Negative(f, "RedeliverAfter", c.RedeliverAfter)
+	invalid.Negative(f, "RedeliverMax", c.RedeliverMax)
+	invalid.Negative(f, "CloseTimeout", c.CloseTimeout)
 }
 
 // checkLimits looks at values that depend on each other, with the defaults filled in.
-func (c *Config) checkLimits(f *faults) {
-	f.addIf(c.MaxInFlight > c.MaxHeld, "MaxInFlight %d is above MaxHeld %d, which bounds it", c.MaxInFlight, c.MaxHeld)
-	f.addIf(c.Block < minBlock, "Block %v is below %v, which the server takes for \"for ever\"", c.Block, minBlock)
-	f.addIf(c.Block > c.Heartbeat, "Block %v is longer than Heartbeat %v: what a read brings may be due for renewal", c.Block, c.Heartbeat)
-	f.addIf(c.MinIdle < 3*c.Heartbeat, "MinIdle %v is shorter than three heartbeats of %v: a slow reply would cost the entries", c.MinIdle, c.Heartbeat)
-	f.addIf(c.MinIdle > ledger.HandbackIdle, "MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, ledger.HandbackIdle)
-	f.addIf(c.RedeliverMax < c.RedeliverAfter, "RedeliverMax %v is shorter than RedeliverAfter %v", c.RedeliverMax, c.RedeliverAfter)
-	f.addIf(c.Heartbeat > 0 && c.Heartbeat < 10*time.Millisecond, "Heartbeat %v is below 10ms", c.Heartbeat)
+func (c *Config) checkLimits(f *invalid.Faults) {
+	f.AddIf(c.MaxInFlight > c.MaxHeld, "MaxInFlight %d is above MaxHeld %d, which bounds it", c.MaxInFlight, c.MaxHeld)
+	f.AddIf(c.Block < minBlock, "Block %v is below %v, which the server takes for \"for ever\"", c.Block, minBlock)
+	f.AddIf(c.Block > c.Heartbeat, "Block %v is longer than Heartbeat %v: what a read brings may be due for renewal", c.Block, c.Heartbeat)
+	f.AddIf(c.MinIdle < 3*c.Heartbeat, "MinIdle %v is shorter than three heartbeats of %v: a slow reply would cost the entries", c.MinIdle, c.Heartbeat)
+	f.AddIf(c.MinIdle > ledger.HandbackIdle, "MinIdle %v is longer than %v, the idle time under which entries are handed back", c.MinIdle, ledger.HandbackIdle)
+	f.AddIf(c.RedeliverMax < c.RedeliverAfter, "RedeliverMax %v is shorter than RedeliverAfter %v", c.RedeliverMax, c.RedeliverAfter)
+	f.AddIf(c.Heartbeat > 0 && c.Heartbeat < 10*time.Millisecond, "Heartbeat %v is below 10ms", c.Heartbeat)
 }
 
 // shortMinIdle is below what pauses of a process or a network take now and then.

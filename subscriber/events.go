@@ -1,6 +1,10 @@
 package subscriber
 
-import "time"
+import (
+	"time"
+
+	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
+)
 
 // Hooks receive what happens, for metrics and alerts. Every field may be nil. They
 // are called from the goroutines that read and settle, several at once, and must not
@@ -40,6 +44,9 @@ const (
 	// stream; the delivery does not count.
 	SettlementInterrupted
 )
+
+// The numbers are those of the package that makes the settlements.
+var _ = [1]struct{}{}[ledger.Settlement(SettlementInterrupted)-ledger.Interrupted]
 
 var settlementNames = [...]string{"acked", "nacked", "delayed", "rejected", "interrupted"}
 

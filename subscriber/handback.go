@@ -58,29 +58,22 @@ func (h *handback) all(ctx context.Context) {
 	}
 }
 
-// remains gives away what stays with the own consumer, and then what goes back; the last of
-// it removes the own consumer. It leaves in the lists what was not given.
+// remains gives away what stays with the own consumer, and then what goes back. It leaves in
+// the lists what was not given.
 func (h *handback) remains(ctx context.Context, stay, back *[]ledger.Release) error {
-	if err := h.batches(ctx, h.report.consumer, stay); err != nil {
+	if err := h.batches(ctx, h.report.consumer, false, stay); err != nil {
 		return err
 	}
-	for len(*back) > group.MaxBatch {
-		first := (*back)[:len(*back)-group.MaxBatch]
-		rest := (*back)[len(first):]
-		err := h.batches(ctx, group.HandbackConsumer, &first)
-		if *back = slices.Concat(first, rest); err != nil {
-			return err
-		}
-	}
-	left, err := h.give(ctx, group.HandbackConsumer, true, *back)
-	*back = left
-	return err
+	return h.batches(ctx, group.HandbackConsumer, true, back)
 }
 
-func (h *handback) batches(ctx context.Context, to string, list *[]ledger.Release) error {
-	for len(*list) > 0 {
+// batches gives a list of entries to a consumer. With leave the last batch, of an empty list
+// as well, removes the own consumer.
+func (h *handback) batches(ctx context.Context, to string, leave bool, list *[]ledger.Release) error {
+	for first := true; first && leave || len(*list) > 0; first = false {
 		batch := (*list)[:min(len(*list), group.MaxBatch)]
-		left, err := h.give(ctx, to, false, batch)
+		isLast := len(batch) == len(*list)
+		left, err := h.give(ctx, to, leave && isLast, batch)
 		if *list = slices.Concat(left, (*list)[len(batch):]); err != nil {
 			return err
 		}
@@ -89,15 +82,15 @@ func (h *handback) batches(ctx context.Context, to string, list *[]ledger.Releas
 }
 
 // give gives entries to a consumer, and forgets those that no handler has; with leave the
-// own consumer is removed. What turns out to be pending for nobody, since the group was made
-// again after the last heartbeat, is made pending first. With an error it returns what is left
+// own consumer is removed. What turns out not to be pending for us may be pending for nobody,
+// since the group was made again after the last heartbeat: it is made pending first, if so. With an error it returns what is left
 // to be given.
 func (h *handback) give(ctx context.Context, to string, leave bool, batch []ledger.Release) (left []ledger.Release, err error) {
-	nobodys, deleted, err := h.release(ctx, to, leave, batch)
+	notOurs, deleted, err := h.release(ctx, to, leave, batch)
 	if err != nil {
 		return batch, err
 	}
-	left, lost := h.ledger.Handback.Given(batch, nobodys, deleted)
+	left, lost := h.ledger.Handback.Given(batch, notOurs, deleted)
 	h.report.lostPending(lost...)
 	if len(left) == 0 {
 		return nil, nil
@@ -117,14 +110,14 @@ func (h *handback) give(ctx context.Context, to string, leave bool, batch []ledg
 	return nil, nil
 }
 
-func (h *handback) release(ctx context.Context, to string, leave bool, batch []ledger.Release) (nobodys, deleted map[string]bool, err error) {
+func (h *handback) release(ctx context.Context, to string, leave bool, batch []ledger.Release) (notOurs, deleted map[string]bool, err error) {
 	list := make([]group.Release, len(batch))
 	for i, r := range batch {
 		list[i] = group.Release{Name: r.Name, Idle: r.Idle, Count: r.Count}
 	}
-	nobodys, deleted, err = h.group.Release(ctx, to, leave, list)
-	if server.Classify(err) == server.Ambiguous && err != nil {
+	notOurs, deleted, err = h.group.Release(ctx, to, leave, list)
+	if err != nil && server.Classify(err) == server.Ambiguous {
 		h.ledger.Handback.MaybeGiven(batch)
 	}
-	return nobodys, deleted, err
+	return notOurs, deleted, err
 }

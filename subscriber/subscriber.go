@@ -108,9 +108,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	s.subscriptions[sub] = struct{}{}
 	count := len(s.subscriptions)
 	s.mu.Unlock()
-	if size := preflight.PoolSize(s.cfg.Client); size > 0 && size < count+4 {
+	if size := preflight.PoolSize(s.cfg.Client); size > 0 && size < wantedConnections(count) {
 		s.logger.Error("The client's connection pool is smaller than its subscriptions need", errSmallPool,
-			sub.report.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": count + 4}))
+			sub.report.fields(watermill.LogFields{"pool_size": size, "subscriptions": count, "wanted": wantedConnections(count)}))
 	}
 	go func() {
 		defer s.running.Done()
@@ -166,6 +166,11 @@ func (s *Subscriber) Health() error {
 	}
 	return errors.Join(faults...)
 }
+
+// wantedConnections is how many so many subscriptions need: each keeps one busy with a blocked
+// read, and all of them use a few for moments.
+func wantedConnections(subscriptions int) int { return subscriptions + 4 }
+
 func (s *Subscriber) newSubscription(client redis.UniversalClient, topic string) *subscription {
 	return newSubscription(&s.cfg, client, s.logger, s.closing, topic)
 }

@@ -98,19 +98,12 @@ func boundedBlock(client redis.UniversalClient, block time.Duration) time.Durati
 }
 
 // readTimeout is the client's, negative if it has none, 0 if that is not known.
-func readTimeout(client redis.UniversalClient) (timeout time.Duration) {
-	switch c := client.(type) {
-	case *redis.Client:
-		timeout = c.Options().ReadTimeout
-	case *redis.ClusterClient:
-		timeout = c.Options().ReadTimeout
-	default:
-		return 0
+func readTimeout(client redis.UniversalClient) time.Duration {
+	o, isKnown := server.OptionsOf(client)
+	if isKnown && o.ReadTimeout == 0 { // go-redis has filled in its default, and made 0 of -1
+		return -1
 	}
-	if timeout == 0 { // go-redis has filled in its default, and made 0 of -1
-		timeout = -1
-	}
-	return timeout
+	return o.ReadTimeout
 }
 
 // setUpFor is how long Subscribe tries again where the server answers that it can't now,

@@ -2,14 +2,13 @@ package redisstore
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
-	"reflect"
 	"regexp"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/invalid"
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 // DefaultPrefix is the default of [Config].
@@ -43,24 +42,13 @@ func (c Config) Name(k dedupe.Key) string {
 }
 
 func (c Config) resolve() (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	switch client := c.Client.(type) {
-	case nil:
-		fault("Client is nil")
-	case *redis.Ring:
-		fault("Client is a *redis.Ring, which moves keys to servers that don't have their records; use a ClusterClient")
-	default:
-		if v := reflect.ValueOf(client); v.Kind() == reflect.Pointer && v.IsNil() {
-			fault("Client is a nil %T", client)
-		}
+	var faults invalid.Faults
+	if err := server.CheckClient(c.Client, "have their records"); err != nil {
+		faults = append(faults, err)
 	}
 	c.Prefix = cmp.Or(c.Prefix, DefaultPrefix)
 	if !prefixName.MatchString(c.Prefix) {
-		fault("Prefix %q is not letters, digits and _ . / - : with a colon at the end, at most 101 bytes", c.Prefix)
+		faults.Add("Prefix %q is not letters, digits and _ . / - : with a colon at the end, at most 101 bytes", c.Prefix)
 	}
-	if len(faults) > 0 {
-		return c, fmt.Errorf("redisstore: invalid config:\n%w", errors.Join(faults...))
-	}
-	return c, nil
+	return c, faults.Err("redisstore: invalid config")
 }

@@ -2,11 +2,11 @@ package sqlstore
 
 import (
 	"database/sql"
-	"errors"
 	"fmt"
 	"regexp"
 
 	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
+	"github.com/onceward/watermill-idempotent/internal/invalid"
 )
 
 // DefaultTable is the default of [Config].
@@ -39,27 +39,21 @@ type Config struct {
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,40}\.)?[A-Za-z_][A-Za-z0-9_]{0,40}$`)
 
 func (c Config) resolve() (Config, error) {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var faults invalid.Faults
 	if c.DB == nil {
-		fault("DB is nil")
+		faults.Add("DB is nil")
 	}
 	if !sqlrecord.IsDialect(string(c.Dialect)) {
-		fault("Dialect %q is unknown; there are %q, %q and %q", c.Dialect, Postgres, MySQL, SQLite)
+		faults.Add("Dialect %q is unknown; there are %q, %q and %q", c.Dialect, Postgres, MySQL, SQLite)
 	}
-	if c.MaxInFlight < 0 {
-		fault("MaxInFlight %d is negative", c.MaxInFlight)
-	}
+	invalid.Negative(&faults, "MaxInFlight", c.MaxInFlight)
 	if c.Table == "" {
 		c.Table = DefaultTable
 	}
 	if err := checkTable(c.Table); err != nil {
 		faults = append(faults, err)
 	}
-	if len(faults) > 0 {
-		return c, fmt.Errorf("sqlstore: invalid config:\n%w", errors.Join(faults...))
-	}
-	return c, nil
+	return c, faults.Err("sqlstore: invalid config")
 }
 
 func checkTable(name string) error {

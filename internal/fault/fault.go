@@ -1,5 +1,5 @@
 // Package fault is about errors that keep their text and match another one as well, and
-// about faults of what users configure.
+// about values that users configure.
 package fault
 
 import "fmt"

@@ -65,13 +65,8 @@ func Pool(client redis.UniversalClient, need int, who string, warn Warn) {
 // PoolSize is how many connections to one server the client's pool has; 0 if that is not
 // known.
 func PoolSize(client redis.UniversalClient) int {
-	switch c := client.(type) {
-	case *redis.Client:
-		return c.Options().PoolSize
-	case *redis.ClusterClient:
-		return c.Options().PoolSize
-	}
-	return 0
+	o, _ := server.OptionsOf(client)
+	return o.PoolSize
 }
 
 // Server is product and version, "redis 8.6.3"; empty if that is not known.

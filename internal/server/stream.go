@@ -14,7 +14,7 @@ import (
 // StreamInfo is the part of XINFO STREAM that this library uses. It is read by
 // name from the raw reply, so that fields of later servers do no harm.
 type StreamInfo struct {
-	Last   ID // last-generated-id
+	Last   streamid.ID // last-generated-id
 	Length int64
 	// The rest is there from Redis 8.6 on; MaxSize is 0 before.
 	IDMPDuration int64 // seconds
@@ -107,7 +107,7 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 	if last == "" { // a server for tests says so of a stream that never had an entry
 		return info, nil
 	}
-	if info.Last, err = ParseID(last); err != nil {
+	if info.Last, err = streamid.Parse(last); err != nil {
 		return info, fmt.Errorf("XINFO STREAM: %w", err)
 	}
 	return info, nil
@@ -166,9 +166,3 @@ func (r *respReader) number() int64 {
 	n, _ := strconv.ParseInt(string(r.value()), 10, 64)
 	return n
 }
-
-// ID is an entry ID.
-type ID = streamid.ID
-
-// ParseID reads an entry ID.
-func ParseID(s string) (ID, error) { return streamid.Parse(s) }

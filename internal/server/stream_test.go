@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 )
 
 // Replies of Redis 8.6, shortened, in both protocols.
@@ -18,12 +20,12 @@ const (
 
 func TestStreamInfo(t *testing.T) {
 	info, err := parseStreamInfo([]byte(replyMap))
-	want := StreamInfo{Last: ID{MS: 1700000000000, Seq: 7}, Length: 1, IDMPDuration: 3600, IDMPMaxSize: 10000, IIDsAdded: 5}
+	want := StreamInfo{Last: streamid.ID{MS: 1700000000000, Seq: 7}, Length: 1, IDMPDuration: 3600, IDMPMaxSize: 10000, IIDsAdded: 5}
 	if err != nil || info != want {
 		t.Errorf("%+v, %v; want %+v", info, err, want)
 	}
 	info, err = parseStreamInfo([]byte(replyList))
-	if want := (StreamInfo{Last: ID{MS: 1, Seq: 2}, Length: 2}); err != nil || info != want {
+	if want := (StreamInfo{Last: streamid.ID{MS: 1, Seq: 2}, Length: 2}); err != nil || info != want {
 		t.Errorf("%+v, %v; want %+v", info, err, want)
 	}
 	_, err = parseStreamInfo([]byte("-ERR no such key\r\n"))

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
@@ -109,7 +110,7 @@ func (tx *idmpTransaction) withoutBaseline(baseErr, err error) error {
 
 // outcomes reads the replies of XADD. duplicates are the indices of items whose originals
 // must be looked at.
-func (tx *idmpTransaction) outcomes(last server.ID) (outcomes []batch.Outcome, duplicates []int, err error) {
+func (tx *idmpTransaction) outcomes(last streamid.ID) (outcomes []batch.Outcome, duplicates []int, err error) {
 	st := tx.session
 	outcomes = make([]batch.Outcome, len(tx.items))
 	for i := range tx.adds {
@@ -123,7 +124,7 @@ func (tx *idmpTransaction) outcomes(last server.ID) (outcomes []batch.Outcome, d
 		if add.Val() == "" {
 			continue // see unanswered
 		}
-		id, err := server.ParseID(add.Val())
+		id, err := streamid.Parse(add.Val())
 		if err != nil {
 			return nil, nil, Final(err)
 		}

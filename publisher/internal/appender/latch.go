@@ -14,6 +14,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
@@ -80,7 +81,7 @@ func (st *Session) readLatch(it *batch.Item, o *batch.Outcome, reply server.Comm
 	case len(list) == 1 && list[0] == "foreign":
 		return false, fmt.Errorf("%w: %s", ErrLatchUnconfirmed, rediskey.LatchKey(s.name, it.ProducerID, it.IdempotentID))
 	case len(list) == 2 && list[0] == "added":
-		id, err := server.ParseID(list[1])
+		id, err := streamid.Parse(list[1])
 		s.recordID(id)
 		*o = batch.Outcome{Known: true, Verdict: batch.Added, EntryID: list[1]}
 		return false, err
@@ -88,7 +89,7 @@ func (st *Session) readLatch(it *batch.Item, o *batch.Outcome, reply server.Comm
 	default:
 		return false, Final(fmt.Errorf("latch script: unexpected reply %q", list))
 	}
-	id, err := server.ParseID(list[1])
+	id, err := streamid.Parse(list[1])
 	if err != nil {
 		return false, Final(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
@@ -83,7 +84,7 @@ func (st *Session) conclude(ctx context.Context, items []*batch.Item, outcomes [
 }
 
 // age is how old an entry is by the server's clock.
-func (st *Session) age(id server.ID) time.Duration {
+func (st *Session) age(id streamid.ID) time.Duration {
 	return max(0, st.clock.Now().Sub(time.UnixMilli(int64(id.MS))))
 }
 

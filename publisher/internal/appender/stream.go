@@ -16,6 +16,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
@@ -191,7 +192,7 @@ func (s *Stream) Usable(l Layout, info server.Info) error {
 }
 
 // recordID takes in the ID of an entry.
-func (s *Stream) recordID(id server.ID) {
+func (s *Stream) recordID(id streamid.ID) {
 	for known := s.newest.Load(); id.MS > known; known = s.newest.Load() {
 		if s.newest.CompareAndSwap(known, id.MS) {
 			return

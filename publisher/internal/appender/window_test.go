@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
@@ -139,7 +140,7 @@ func TestOverflowReports(t *testing.T) {
 func TestMaxAgeGoesByTheServersClock(t *testing.T) {
 	orders := New(&Config{ProducerID: "p"}, "orders", Settings{MaxAge: time.Hour}, nil)
 	st := &Session{stream: orders, clock: server.ClockAt(time.Now().Add(-24 * time.Hour))} // our clock is a day ahead of the server's
-	orders.recordID(server.ID{MS: uint64(time.Now().UnixMilli())})
+	orders.recordID(streamid.ID{MS: uint64(time.Now().UnixMilli())})
 	args := st.appendTrim(nil, &batch.Item{})
 	want := time.Now().Add(-25 * time.Hour)
 	if len(args) != 3 || args[0] != "minid" || args[1] != "~" {
@@ -148,7 +149,7 @@ func TestMaxAgeGoesByTheServersClock(t *testing.T) {
 	if got := time.UnixMilli(args[2].(int64)); got.Sub(want).Abs() > time.Minute {
 		t.Errorf("trims up to %v, want about %v", got, want)
 	}
-	if age := st.age(server.ID{MS: uint64(time.Now().Add(-24*time.Hour - time.Minute).UnixMilli())}); (age - time.Minute).Abs() > time.Second {
+	if age := st.age(streamid.ID{MS: uint64(time.Now().Add(-24*time.Hour - time.Minute).UnixMilli())}); (age - time.Minute).Abs() > time.Second {
 		t.Errorf("age %v, want a minute", age)
 	}
 }
@@ -159,8 +160,8 @@ func TestMaxAgeAfterTheServersClockWasSetBack(t *testing.T) {
 	orders := New(&Config{ProducerID: "p"}, "orders", Settings{MaxAge: time.Minute}, nil)
 	st := &Session{stream: orders, clock: server.ClockAt(time.Now())}
 	newest := time.Now().Add(-time.Hour).Truncate(time.Millisecond) // set back then, since when an hour has passed
-	orders.recordID(server.ID{MS: uint64(newest.UnixMilli())})
-	orders.recordID(server.ID{MS: uint64(newest.Add(-time.Minute).UnixMilli())})
+	orders.recordID(streamid.ID{MS: uint64(newest.UnixMilli())})
+	orders.recordID(streamid.ID{MS: uint64(newest.Add(-time.Minute).UnixMilli())})
 	args := st.appendTrim(nil, &batch.Item{})
 	if got, want := time.UnixMilli(args[2].(int64)), newest.Add(-time.Minute); !got.Equal(want) {
 		t.Errorf("trims up to %v, want %v", got, want)

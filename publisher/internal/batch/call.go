@@ -49,11 +49,11 @@ func (c *Call) leave(cause error, collect func(i int, r Result)) {
 		it := &c.Items[i]
 		if !it.done && i < c.sent {
 			// The item is still the sender's, and not done.
-			collect(i, it.resultOf(Outcome{Err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause)}))
+			collect(i, it.resultOf(givenUp(true, cause)))
 			continue
 		}
 		if !it.done {
-			c.finish(it, Outcome{Err: NotSent(cause)})
+			c.finish(it, givenUp(false, cause))
 		}
 		collect(i, it.result)
 	}
@@ -222,15 +222,18 @@ func (c *Call) resolve(it *Item, o *Outcome, window time.Duration, claimed *[]st
 	}
 }
 
+// givenUp is the outcome of an item that is given up.
+func givenUp(maybeSent bool, err error) Outcome {
+	if maybeSent {
+		return Outcome{Err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)}
+	}
+	return Outcome{Err: NotSent(err)}
+}
+
 // fail ends the open items of a part. Those that may have been written are unknown, the
 // others were not sent.
 func (p part) fail(err error) {
-	p.call.finishOpen(p.items(), func(it *Item) Outcome {
-		if it.lost {
-			return Outcome{Err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)}
-		}
-		return Outcome{Err: NotSent(err)}
-	})
+	p.call.finishOpen(p.items(), func(it *Item) Outcome { return givenUp(it.lost, err) })
 }
 
 // endIfAbandoned ends a part that nobody waits for any more, and reports whether it was

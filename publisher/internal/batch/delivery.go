@@ -58,7 +58,7 @@ func (d *delivery) run(parts []part) {
 		if len(group) == 0 {
 			continue
 		}
-		asked := q.runner.since()
+		asked := q.runner.elapsed()
 		err := d.try(group)
 		if err == nil {
 			q.succeeded()
@@ -177,34 +177,5 @@ func countOpen(parts []part) int {
 func failAll(parts []part, err error) {
 	for _, p := range parts {
 		p.fail(err)
-	}
-}
-
-// deadline is when a batch is given up: the first one of a call counts from the beginning
-// of the call, which may have waited for other batches.
-func (r *Runner) deadline(parts []part) time.Time {
-	var from time.Time
-	for _, p := range parts {
-		began := time.Now()
-		if p.start == 0 {
-			began = p.call.begun
-		}
-		if began.After(from) {
-			from = began
-		}
-	}
-	return from.Add(r.config.RetryFor)
-}
-
-// context is that of a batch's commands: with the values of the call's context, of the
-// first one's where several share the batch, for hooks of the client that trace. It ends
-// at the deadline, which bounds how long a try waits for a connection, and when Close
-// gives up; but not with the caller's, since others' messages may be in the batch.
-func (r *Runner) context(c *Call, deadline time.Time) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithDeadline(context.WithoutCancel(c.ctx), deadline)
-	stop := context.AfterFunc(r.ctx, cancel)
-	return ctx, func() {
-		stop()
-		cancel()
 	}
 }

@@ -151,7 +151,7 @@ func (q *Queue) remove(s *sender) {
 
 // succeeded notes that an append got through.
 func (q *Queue) succeeded() {
-	q.worked.Store(int64(q.runner.since()))
+	q.worked.Store(int64(q.runner.elapsed()))
 	if away := &q.runner.away; away.Load() && away.Swap(false) {
 		q.observer.Recovered()
 	}

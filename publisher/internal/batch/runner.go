@@ -99,5 +99,34 @@ func (r *Runner) Close() error {
 // sleep waits; it is false when Close has given up meanwhile.
 func (r *Runner) sleep(d time.Duration) bool { return wait.For(r.ctx, nil, d) }
 
-// since is now, as a duration since the Runner was made.
-func (r *Runner) since() time.Duration { return time.Since(r.start) }
+// elapsed is now, as a duration since the Runner was made.
+func (r *Runner) elapsed() time.Duration { return time.Since(r.start) }
+
+// deadline is when a batch is given up: the first one of a call counts from the beginning
+// of the call, which may have waited for other batches.
+func (r *Runner) deadline(parts []part) time.Time {
+	var from time.Time
+	for _, p := range parts {
+		began := time.Now()
+		if p.start == 0 {
+			began = p.call.begun
+		}
+		if began.After(from) {
+			from = began
+		}
+	}
+	return from.Add(r.config.RetryFor)
+}
+
+// context is that of a batch's commands: with the values of the call's context, of the
+// first one's where several share the batch, for hooks of the client that trace. It ends
+// at the deadline, which bounds how long a try waits for a connection, and when Close
+// gives up; but not with the caller's, since others' messages may be in the batch.
+func (r *Runner) context(c *Call, deadline time.Time) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(c.ctx), deadline)
+	stop := context.AfterFunc(r.ctx, cancel)
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}

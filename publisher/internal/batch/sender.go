@@ -76,7 +76,7 @@ func (s *sender) sendCall(c *Call) {
 		}
 		s.queue.deliver([]part{{c, start, end}})
 		if err := c.firstGap(start, end); err != nil {
-			c.finishOpen(c.Items[end:], func(*Item) Outcome { return Outcome{Err: NotSent(ErrOther)} })
+			c.finishOpen(c.Items[end:], func(*Item) Outcome { return givenUp(false, ErrOther) })
 			return
 		}
 		start = end
@@ -106,10 +106,5 @@ func (s *sender) rescue(batch []*Call) {
 // it panicked.
 func (c *Call) failItem(i int, err error) {
 	defer func() { _ = recover() }() // of the observer, again
-	c.finishOpen(c.Items[i:i+1], func(it *Item) Outcome {
-		if it.attempts > 0 {
-			return Outcome{Err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, err)}
-		}
-		return Outcome{Err: NotSent(err)}
-	})
+	c.finishOpen(c.Items[i:i+1], func(it *Item) Outcome { return givenUp(it.attempts > 0, err) })
 }

@@ -42,7 +42,7 @@ type Release struct {
 // Release gives entries to a consumer, which may be this one. With leave this consumer is
 // removed if nothing is pending for it then. It returns those that were not pending for it,
 // and those that are gone from the stream.
-func (g *Group) Release(ctx context.Context, to string, leave bool, list []Release) (absent, deleted map[string]bool, err error) {
+func (g *Group) Release(ctx context.Context, to string, leave bool, list []Release) (notOurs, deleted map[string]bool, err error) {
 	verb := "stay"
 	if leave {
 		verb = "leave"

@@ -3,8 +3,8 @@ package ledger
 // Commits is the face of a ledger for the committer and the dead letters.
 type Commits struct{ c *core }
 
-// AckBatch is how many acknowledgements don't wait for more.
-const AckBatch = 256
+// ackBatch is how many acknowledgements don't wait for more.
+const ackBatch = 256
 
 // todo is what the server has yet to learn.
 type todo struct {

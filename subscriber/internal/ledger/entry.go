@@ -138,9 +138,6 @@ func (s suspicion) rejoined() suspicion {
 	return unsuspected
 }
 
-// ID is that of the stream entry.
-func (e *Entry) ID() streamid.ID { return e.id }
-
 // Name is the ID as the server writes it.
 func (e *Entry) Name() string { return e.name }
 

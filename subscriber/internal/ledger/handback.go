@@ -82,16 +82,16 @@ func (h Handback) StreamGone(list []Release) (lost []string) {
 	return lost
 }
 
-// Given forgets what was given away. It returns what was not since it is pending for
-// nobody, and the IDs of what is lost since it is gone from the stream.
-func (h Handback) Given(list []Release, nobodys, gone map[string]bool) (left []Release, lost []string) {
+// Given forgets what was given away. It returns what was not since it was not
+// pending for us, and the IDs of what is lost since it is gone from the stream.
+func (h Handback) Given(list []Release, notOurs, gone map[string]bool) (left []Release, lost []string) {
 	c := h.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var given []*Entry
 	for _, r := range list {
 		e := r.Entry
-		if nobodys[r.Name] && !e.owner.given {
+		if notOurs[r.Name] && !e.owner.given {
 			left = append(left, r)
 			continue
 		}

@@ -196,7 +196,7 @@ func (o Outcomes) acked(e *Entry) {
 		Notify(c.signals.Wake)
 	}
 	c.todo.acks = append(c.todo.acks, e)
-	if n := len(c.todo.acks); n == 1 || n == AckBatch || c.todo.urgent {
+	if n := len(c.todo.acks); n == 1 || n == ackBatch || c.todo.urgent {
 		Notify(c.signals.Commit)
 	}
 }

@@ -8,7 +8,7 @@ type queues struct {
 	recovered   queue // of which only the ID is known: handed back, or left by a lost reply
 	suspects    queue // the same, from consumers that died
 	redelivered queue // to be handed out again
-	again       bool  // so was the last one that went out
+	again       bool  // the last one that went out was redelivered
 	waiting     waitingList
 
 	ready     int     // entries that are ready, in any of them
