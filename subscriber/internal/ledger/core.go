@@ -46,8 +46,12 @@ func (c *core) leaseFrom(sent Instant) Instant {
 	return sent + Instant(c.lease)
 }
 
-// ready puts an entry into the queue that it belongs to.
+// ready puts an entry into the queue that it belongs to, or under an order the lowest of its
+// key, where that came later.
 func (c *core) ready(e *Entry) {
+	if e.lane != nil {
+		e = e.lane.lowest()
+	}
 	e.stage = ready
 	c.queues.ready++
 	if !e.queued {

@@ -199,6 +199,8 @@ func (d Dispatch) withdraw(e *Entry) (isLost bool) {
 	case e.owner.state == deleted && (e.msg == nil || c.stopping || c.entries[e.id] != e):
 		c.done(e)
 		return true
+	case e.lane != nil && e.lane.lowest() != e:
+		c.ready(e.lane.current)
 	default:
 		e.stage = ready
 		c.queues.ready++

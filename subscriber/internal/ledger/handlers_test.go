@@ -256,12 +256,12 @@ func (w *world) expected(h *handout, a asked) Outcome {
 			w.ackQueue = append(w.ackQueue, tr.e)
 		}
 		return out
-	case a.delayed && (!a.counts || h.cause != nil):
-		out.Settlement, isUncounted, after, isDelayed = Delayed, true, a.delay, true
 	case tr.others:
 		out.Settlement = Interrupted
 		delete(w.held, tr.e)
 		return out
+	case a.delayed && (!a.counts || h.cause != nil):
+		out.Settlement, isUncounted, after, isDelayed = Delayed, true, a.delay, true
 	case h.cause != nil:
 		out.Settlement, isUncounted, after = Interrupted, true, set.RedeliverAfter
 	case set.MaxDeliveries > 0 && tr.counted >= set.MaxDeliveries:
@@ -280,7 +280,7 @@ func (w *world) expected(h *handout, a asked) Outcome {
 		tr.counted--
 		tr.suspect = wasSuspect
 	}
-	if tr.others || tr.deleted || tr.e.counts.server == tr.counted+1 {
+	if tr.deleted || tr.e.counts.server == tr.counted+1 {
 		tr.alone = false // the server knows
 	}
 	out.Redelivery = &Redelivery{Count: tr.counted, After: after, Delayed: isDelayed}

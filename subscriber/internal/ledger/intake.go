@@ -64,6 +64,7 @@ func (in Intake) Add(list []Arrival, sent Instant) {
 				held.owner.state = owned
 			}
 			held.own(until, c.now())
+			held.counts.server = min(held.counts.server, a.Count) // less where the group was made again
 			continue
 		}
 		e := in.newEntry(a)
@@ -97,16 +98,11 @@ func (in Intake) noteRead(first streamid.ID, last Arrival) {
 // admit lets a new entry take its place.
 func (in Intake) admit(e *Entry, a *Arrival) {
 	c := in.c
-	if !a.HasKey {
+	if !a.HasKey || c.lanes.admit(e, a.Key) {
 		c.ready(e)
-		return
-	}
-	now, notNow := c.lanes.admit(e, a.Key)
-	if now != nil {
-		c.ready(now)
-	}
-	if notNow != nil {
+	} else if first := e.lane.current; first.stage == ready && first.id.After(e.id) {
 		c.queues.ready--
+		c.ready(first)
 	}
 }
 

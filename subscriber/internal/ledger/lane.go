@@ -13,28 +13,39 @@ type lane struct {
 	parked  []*Entry
 }
 
-// admit lets a new entry take its place in the lane of its key. It returns the entry that
-// is ready with that, nil if none is, and the one that is not any more.
-func (ls lanes) admit(e *Entry, key string) (now, notNow *Entry) {
-	l := ls[key]
-	if l == nil {
-		e.lane = &lane{key: key, current: e}
-		ls[key] = e.lane
-		return e, nil
+// admit lets a new entry take its place in the lane of its key. It tells whether it is the
+// current one.
+func (ls lanes) admit(e *Entry, key string) (isCurrent bool) {
+	if l := ls[key]; l != nil {
+		e.lane = l
+		l.park(e)
+		return false
 	}
-	e.lane = l
-	if l.current.stage == ready && l.current.id.After(e.id) {
-		// Found again after a lost reply, behind entries that were read later.
-		l.current, e = e, l.current
-		now, notNow = l.current, e
-	}
+	e.lane = &lane{key: key, current: e}
+	ls[key] = e.lane
+	return true
+}
+
+// park puts an entry behind the current one.
+func (l *lane) park(e *Entry) {
 	e.stage = parked
 	at := len(l.parked)
 	for at > 0 && l.parked[at-1].id.After(e.id) {
 		at--
 	}
 	l.parked = slices.Insert(l.parked, at, e)
-	return now, notNow
+}
+
+// lowest makes the lowest entry the current one, and returns it: what is found again after a
+// lost reply, for example, comes behind entries that were read later. The one that was
+// current may not be out.
+func (l *lane) lowest() *Entry {
+	if was := l.current; len(l.parked) > 0 && was.id.After(l.parked[0].id) {
+		l.current = l.parked[0]
+		l.parked = l.parked[1:]
+		l.park(was)
+	}
+	return l.current
 }
 
 // pass takes an entry out of its lane, and returns the one that goes out next, nil if none

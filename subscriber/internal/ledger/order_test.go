@@ -3,6 +3,8 @@ package ledger
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"pgregory.net/rapid"
@@ -53,6 +55,47 @@ func TestLateReadKeepsTheOrderOfItsKey(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// When an entry of a key comes back, what came meanwhile and is lower goes first.
+func TestLowerEntriesGoBeforeOneThatComesBack(t *testing.T) {
+	for name, comesBack := range map[string]func(*Ledger, *Entry){
+		"withdrawn": func(l *Ledger, e *Entry) {
+			l.add(keyed(3, "order-7"), keyed(2, "order-7"))
+			l.Dispatch.Withdraw(e)
+		},
+		"withdrawn, and then another comes": func(l *Ledger, e *Entry) {
+			l.add(keyed(2, "order-7"))
+			l.Dispatch.Withdraw(e)
+			l.add(keyed(3, "order-7"))
+		},
+		"not acknowledged": func(l *Ledger, e *Entry) {
+			l.add(keyed(3, "order-7"))
+			l.settle(e, false)
+			l.add(keyed(2, "order-7"))
+			l.commit()
+			<-time.After(time.Second)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l := testLedger(func(s *Settings) { s.Ordered, s.MaxInFlight = true, 4 })
+				l.add(keyed(4, "order-7"), keyed(5, "order-7"))
+				comesBack(l, l.next(0))
+				for want := uint64(2); want <= 5; want++ {
+					e := l.next(0)
+					if e == nil || e.id.MS != want {
+						t.Fatalf("%+v goes out, want entry %d", e, want)
+					}
+					l.settle(e, true)
+					l.commit()
+				}
+				if c := l.core; len(c.entries) != 0 || c.queues.ready != 0 || len(c.lanes) != 0 {
+					t.Errorf("left: %d entries, %d ready, %d lanes", len(c.entries), c.queues.ready, len(c.lanes))
+				}
+			})
+		})
 	}
 }
 

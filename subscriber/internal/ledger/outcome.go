@@ -88,25 +88,24 @@ func (o Outcomes) Settle(e *Entry, acked bool, msg *message.Message) Outcome {
 	e.suspicion = was.cleared()
 	e.counts.redelivered = true
 	a := &e.attempt
-	if isHandled := acked && a.reason == "" && !a.delayed; e.owner.state == deleted && !isHandled {
+	isHandled := acked && a.reason == "" && !a.delayed
+	switch {
+	case e.owner.state == deleted && !isHandled:
 		out.Settlement, out.Lost = Interrupted, true
 		c.done(e)
-		return out
-	}
-	switch {
 	case a.reason != "":
 		out.Settlement = Rejected
 		c.deadLetter(e, a.reason)
-	case a.delayed && (!a.failed || a.ended):
-		out.Settlement = Delayed
-		o.uncount(e, was)
-		out.Redelivery = o.redeliver(e, a.delay, true)
-	case acked && !a.delayed:
+	case isHandled:
 		out.Settlement = Acked
 		o.acked(e)
 	case e.owner.state == lost:
 		out.Settlement = Interrupted
 		c.done(e)
+	case a.delayed && (!a.failed || a.ended):
+		out.Settlement = Delayed
+		o.uncount(e, was)
+		out.Redelivery = o.redeliver(e, a.delay, true)
 	case a.ended:
 		out.Settlement = Interrupted
 		o.uncount(e, was)

@@ -67,3 +67,25 @@ func TestFailureBeforeADelayCounts(t *testing.T) {
 		})
 	}
 }
+
+// What another consumer has is neither handed out again nor reported as lost with its stream,
+// whatever the handler asks for.
+func TestSettledWhenAnotherHasIt(t *testing.T) {
+	for name, ask := range map[string]func(*Ledger, *Entry){
+		"not acknowledged": func(*Ledger, *Entry) {},
+		"delayed":          func(_ *Ledger, e *Entry) { e.Delay(time.Minute) },
+		"its stream gone":  func(l *Ledger, _ *Entry) { l.Progress.Reset(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, e := outWith(t, 0)
+			l.Ownership.Renewed([]*Entry{e}, l.Now(), Verdict{Others: map[string]bool{"1-0": true}})
+			ask(l, e)
+			if o := l.settle(e, false); o.Settlement != Interrupted || o.Lost || o.Redelivery != nil {
+				t.Errorf("%+v", o)
+			}
+			if n := l.Ownership.Size(); n != 0 {
+				t.Errorf("%d entries are held", n)
+			}
+		})
+	}
+}

@@ -24,3 +24,17 @@ func TestAnswerOfTheHeartbeatIsOlderThanARead(t *testing.T) {
 		}
 	}
 }
+
+// In a group that was made again a read begins with the count of a first delivery: the count
+// that the server had is written again.
+func TestCountOfAGroupMadeAgain(t *testing.T) {
+	l := testLedger(func(s *Settings) { s.MaxDeliveries = 3 })
+	l.add(left(1))
+	e := l.prepared(0)
+	l.add(fresh(1))
+	l.settle(e, false)
+	var todo Todo
+	if l.Commits.Take(&todo); len(todo.Counts) != 1 {
+		t.Error("the server is not told how often it was delivered")
+	}
+}

@@ -214,21 +214,10 @@ func (w *world) checkFirstOfKey(tr *tracked) {
 	}
 	for _, o := range w.held {
 		isBefore := o.gen == tr.gen && o.id < tr.id || o.gen < tr.gen
-		if o.inOrder && isBefore && w.key(o.id) == w.key(tr.id) && !o.acked && o.addedAt <= tr.firstAt && o.e.stage != settling && !w.isBehindWithdrawn(tr, o) {
+		if o.inOrder && isBefore && w.key(o.id) == w.key(tr.id) && !o.acked && o.addedAt <= tr.firstAt && o.e.stage != settling {
 			w.t.Fatalf("%s goes out before %s of its key", tr.e.name, o.e.name)
 		}
 	}
-}
-
-// isBehindWithdrawn tells that an entry came when a later one of its key was with a worker,
-// and is behind that since. When that one is withdrawn, what comes then may go first.
-func (w *world) isBehindWithdrawn(tr, o *tracked) bool {
-	for _, later := range w.held {
-		if later.inOrder && w.key(later.id) == w.key(o.id) && later.id > tr.id && later.firstAt != 0 && later.firstAt <= o.addedAt {
-			return true
-		}
-	}
-	return false
 }
 
 func (w *world) mustBeAlone(tr *tracked) bool {

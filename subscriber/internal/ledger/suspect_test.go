@@ -88,3 +88,26 @@ func TestUncountedSuspectIsForgotten(t *testing.T) {
 		})
 	}
 }
+
+// A suspect that was delivered before may have killed the process: it waits until those are
+// settled that may be out beside each other.
+func TestDeliveredSuspectIsAlone(t *testing.T) {
+	l := testLedger(func(s *Settings) { s.MaxDeliveries, s.MaxInFlight = 5, 4 })
+	delivered := left(3)
+	delivered.Count = 3
+	l.add(left(1), left(2), delivered)
+	l.settle(l.prepared(0), true)
+	l.commit()
+	second := l.prepared(0)
+	if second == nil || second.id.MS != 2 {
+		t.Fatalf("%+v goes out, want entry 2", second)
+	}
+	if e := l.prepared(1); e != nil {
+		t.Fatalf("entry %s goes out beside another suspect", e.name)
+	}
+	l.settle(second, true)
+	l.commit()
+	if e := l.prepared(1); e == nil || e.id.MS != 3 {
+		t.Errorf("%+v goes out, want entry 3", e)
+	}
+}
