@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 // scanCount is how many keys a server looks at in one call of SCAN.
@@ -57,7 +58,7 @@ func (s *Store) Forget(ctx context.Context, k dedupe.Key) error {
 		return err
 	}
 	name := s.names.name(k)
-	if sent := s.send(ctx, time.Now().Add(retryFor), s.script(forgetScript, name)); sent.err != nil {
+	if sent := s.send(ctx, time.Now().Add(retryFor), script(forgetScript, name)); sent.err != nil {
 		return s.explain("forget", name, sent.err)
 	}
 	return nil
@@ -86,7 +87,7 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, er
 		if !r.CommittedAt.Before(before) {
 			return true
 		}
-		sent := s.send(ctx, time.Now().Add(retryFor), s.script(removeScript, r.name, r.value))
+		sent := s.send(ctx, time.Now().Add(retryFor), script(removeScript, r.name, r.value))
 		removed, err := sent.yes()
 		if err != nil {
 			failed = s.explain("purge", r.name, err)
@@ -110,10 +111,10 @@ func (s *Store) each(ctx context.Context, f dedupe.Filter, visit func(found) boo
 		var cursor uint64
 		for {
 			var names []string
-			sent := s.send(ctx, time.Now().Add(retryFor), func(ctx context.Context) (_ any, err error) {
+			sent := s.send(ctx, time.Now().Add(retryFor), step{run: func(ctx context.Context, _ server.Processor) (_ any, err error) {
 				names, cursor, err = node.Scan(ctx, cursor, s.names.pattern(f), scanCount).Result()
 				return nil, err
-			})
+			}})
 			if sent.err != nil {
 				return s.explain("list", s.names.pattern(f), sent.err)
 			}
@@ -163,9 +164,9 @@ func (s *Store) read(ctx context.Context, names []string) ([]found, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	sent := s.send(ctx, time.Now().Add(retryFor), func(ctx context.Context) (any, error) {
+	sent := s.send(ctx, time.Now().Add(retryFor), step{run: func(ctx context.Context, _ server.Processor) (any, error) {
 		return s.values(ctx, names)
-	})
+	}})
 	if sent.err != nil {
 		return nil, sent.err
 	}

@@ -38,7 +38,7 @@ func (c *claim) Outputs() [][]byte        { return c.outputs }
 
 // renewal makes the lease begin anew, if the claim is still ours.
 func (c *claim) renewal() step {
-	return c.store.script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds(), tagOf(c.options.Token))
+	return script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds(), tagOf(c.options.Token))
 }
 
 func (c *claim) renew(ctx context.Context) error {
@@ -75,14 +75,18 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	ctx, cancel := c.lease.While(ctx)
 	defer cancel()
 	s := c.store
-	commit := s.script(commitScript, c.name, claimValue(c.options.Token), kind, c.tag, body, c.options.Retention.Milliseconds())
-	sent := s.sendUnless(ctx, isFinalAfterTheRun, time.Time{}, func(ctx context.Context) (any, error) {
-		value, err := commit(ctx)
-		if err != nil && s.isTooLarge(ctx, c.name, len(body), err) {
-			err = fmt.Errorf("%w: %d bytes: %w", dedupe.ErrTooLarge, len(body), err)
-		}
-		return value, err
-	})
+	commit := script(commitScript, c.name, claimValue(c.options.Token), kind, c.tag, body, c.options.Retention.Milliseconds())
+	if len(body) > batchedBytes {
+		run := commit.run
+		commit = step{run: func(ctx context.Context, p server.Processor) (any, error) {
+			value, err := run(ctx, p)
+			if err != nil && s.isTooLarge(ctx, c.name, len(body), err) {
+				err = fmt.Errorf("%w: %d bytes: %w", dedupe.ErrTooLarge, len(body), err)
+			}
+			return value, err
+		}}
+	}
+	sent := s.sendUnless(ctx, isFinalAfterTheRun, time.Time{}, commit)
 	done, err := sent.yes()
 	switch {
 	case err != nil && sent.unknown && !errors.Is(err, dedupe.ErrTooLarge):
@@ -134,7 +138,7 @@ func (c *claim) Rollback(ctx context.Context) error {
 	}
 	c.release()
 	s := c.store
-	if sent := s.send(ctx, c.lease.End(), s.script(removeScript, c.name, claimValue(c.options.Token))); sent.err != nil {
+	if sent := s.send(ctx, c.lease.End(), script(removeScript, c.name, claimValue(c.options.Token))); sent.err != nil {
 		return s.explain("rollback", c.name, sent.err)
 	}
 	return nil
@@ -155,7 +159,7 @@ func (c *claim) Settle(ctx context.Context) error {
 	}
 	s := c.store
 	until := time.Now().Add(c.options.Lease)
-	if sent := s.send(ctx, until, s.script(settleScript, c.name, c.tag)); sent.err != nil {
+	if sent := s.send(ctx, until, script(settleScript, c.name, c.tag)); sent.err != nil {
 		return s.explain("settle", c.name, sent.err)
 	}
 	return nil

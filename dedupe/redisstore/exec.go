@@ -6,6 +6,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -37,7 +38,7 @@ var (
 
 // runner is a script.
 type runner interface {
-	Run(ctx context.Context, client redis.UniversalClient, keys []string, args ...any) (any, error)
+	Run(ctx context.Context, p server.Processor, keys []string, args ...any) (any, error)
 }
 
 // spender is a script that may use memory when the server has none left for writes. What
@@ -53,16 +54,21 @@ func newSpender(body string) spender {
 }
 
 // Run implements runner.
-func (s spender) Run(ctx context.Context, client redis.UniversalClient, keys []string, args ...any) (any, error) {
-	reply, err := s.flagged.Run(ctx, client, keys, args...)
+func (s spender) Run(ctx context.Context, p server.Processor, keys []string, args ...any) (any, error) {
+	reply, err := s.flagged.Run(ctx, p, keys, args...)
 	if err != nil && redis.HasErrorPrefix(err, "Error compiling script") {
-		return s.plain.Run(ctx, client, keys, args...)
+		return s.plain.Run(ctx, p, keys, args...)
 	}
 	return reply, err
 }
 
-// step is one command or script. It is sent once each time it is called.
-type step func(ctx context.Context) (any, error)
+// step is one command or script. It is sent once each time it is run.
+type step struct {
+	run func(ctx context.Context, p server.Processor) (any, error)
+	// key is set where the step is commands of this key by the processor that it is given,
+	// and small: it may go out with those of others.
+	key string
+}
 
 type reply struct {
 	value any
@@ -76,33 +82,62 @@ type sending struct {
 	last time.Time
 	// unknown means that some try may have run without its reply having been seen.
 	unknown bool
-	// pending is the try that was still on its way when the caller's context ended.
-	pending <-chan reply
+	// pending is closed when the try has ended that was still on its way when the caller's
+	// context ended.
+	pending <-chan struct{}
 }
 
-// once sends a step once. The caller's context ends the waiting, whatever the client
-// thinks of contexts: by default go-redis does not look at their deadlines.
-func (s *Store) once(ctx context.Context, run step) (r reply, pending <-chan reply) {
+// once sends a step once, by itself. The caller's context ends the waiting, whatever the
+// client thinks of contexts: by default go-redis does not look at their deadlines.
+func (s *Store) once(ctx context.Context, st step) (r reply, pending <-chan struct{}) {
 	if ctx.Err() != nil {
 		return reply{err: context.Cause(ctx)}, nil
 	}
 	if !s.begin() {
 		return reply{err: dedupe.ErrClosed}, nil
 	}
-	done := make(chan reply, 1)
+	var got reply
+	done := make(chan struct{})
 	go func() {
 		defer s.running.Done()
-		value, err := run(context.WithoutCancel(ctx))
-		done <- reply{value, err}
+		defer close(done)
+		defer func() {
+			if p := recover(); p != nil { // a hook of the client's: it would end the process
+				got = reply{err: fmt.Errorf("the client panicked: %v\n%s", p, debug.Stack())}
+			}
+		}()
+		got.value, got.err = st.run(context.WithoutCancel(ctx), s.cfg.Client)
 	}()
 	select {
-	case r = <-done:
-		return r, nil
+	case <-done:
+		return got, nil
 	case <-ctx.Done():
 		return reply{err: context.Cause(ctx)}, done
 	case <-s.ending:
 		return reply{err: dedupe.ErrClosed}, done
 	}
+}
+
+// together sends a step once, with those of others where that is possible.
+func (s *Store) together(ctx context.Context, st step) (r reply, pending <-chan struct{}) {
+	if st.key == "" || ctx.Err() != nil {
+		return s.once(ctx, st)
+	}
+	node := s.batch.master(ctx, st.key)
+	if node == nil {
+		r, pending = s.once(ctx, st)
+		if r.err == nil || errors.Is(r.err, redis.Nil) {
+			s.batch.known.Store(true)
+		}
+		return r, pending
+	}
+	if !s.begin() {
+		return reply{err: dedupe.ErrClosed}, nil
+	}
+	defer s.running.Done()
+	p := &passenger{batcher: s.batch, node: node, ending: s.ending}
+	r.value, r.err = st.run(ctx, p)
+	return r, p.pending
 }
 
 // retryFor bounds the steps that no lease bounds: those of operators.
@@ -115,18 +150,19 @@ func isFinal(err error) bool {
 
 // send sends a step until the server has answered, the time is over, or ctx ends. All
 // steps survive being sent twice.
-func (s *Store) send(ctx context.Context, until time.Time, run step) sending {
-	return s.sendUnless(ctx, isFinal, until, run)
+func (s *Store) send(ctx context.Context, until time.Time, st step) sending {
+	return s.sendUnless(ctx, isFinal, until, st)
 }
 
 // sendUnless sends a step as send does, but also after answers that are not final. Without
-// a time ctx alone ends it.
-func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until time.Time, run step) (out sending) {
+// a time ctx alone ends it. What has failed goes out by itself, so that one that can't be sent
+// is no trouble for others, and a cluster's client hears of it.
+func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until time.Time, st step) (out sending) {
 	pause := &backoff.ExponentialBackOff{InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond, RandomizationFactor: 0.3}
 	pause.Reset()
-	for {
+	for try := s.together; ; try = s.once {
 		out.last = time.Now()
-		out.reply, out.pending = s.once(ctx, run)
+		out.reply, out.pending = try(ctx, st)
 		if out.pending != nil {
 			out.unknown = true
 			return out
@@ -146,8 +182,11 @@ func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until ti
 	}
 }
 
-func (s *Store) script(script runner, name string, args ...any) step {
-	return func(ctx context.Context) (any, error) { return script.Run(ctx, s.cfg.Client, []string{name}, args...) }
+// script is a step that runs a script for a record.
+func script(script runner, name string, args ...any) step {
+	return step{key: name, run: func(ctx context.Context, p server.Processor) (any, error) {
+		return script.Run(ctx, p, []string{name}, args...)
+	}}
 }
 
 // number reads the reply of a script.

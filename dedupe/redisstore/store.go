@@ -45,6 +45,7 @@ type Store struct {
 	names   prefix
 	ending  chan struct{}
 	running sync.WaitGroup // tries on their way, and clean-ups
+	batch   *batcher
 
 	mu     sync.Mutex
 	closed bool
@@ -62,7 +63,9 @@ func New(cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, names: prefix(cfg.Prefix), ending: make(chan struct{}), live: make(map[*claim]struct{})}, nil
+	s := &Store{cfg: cfg, names: prefix(cfg.Prefix), ending: make(chan struct{}), live: make(map[*claim]struct{})}
+	s.batch = newBatcher(cfg.Client, &s.running)
+	return s, nil
 }
 
 // begin reports whether something may be started; running.Done must follow.
@@ -141,13 +144,13 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) 
 // look asks once, and reads what it got.
 func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (*claim, sending, error) {
 	name, value := s.names.name(k), claimValue(o.Token)
-	sent := s.send(ctx, time.Now().Add(o.Lease), func(ctx context.Context) (any, error) {
+	sent := s.send(ctx, time.Now().Add(o.Lease), step{key: name, run: func(ctx context.Context, p server.Processor) (any, error) {
 		cmd := server.NewCommand(ctx, 1, "set", name, value, "nx", "get", "px", max(o.Lease.Milliseconds(), 1))
-		if err := s.cfg.Client.Process(ctx, cmd); err != nil {
+		if err := p.Process(ctx, cmd); err != nil {
 			return nil, err
 		}
 		return cmd.Result()
-	})
+	}})
 	c := &claim{store: s, key: k, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}
 	switch {
 	case errors.Is(sent.err, redis.Nil): // there was nothing, and this try set it
@@ -216,7 +219,7 @@ func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim 
 // giveUpLater deletes a claim that nobody waits for any more. The try that is still on
 // its way goes first, or the claim would come after its deletion. One that comes even
 // later, from a connection that hung, stays until the lease ends it.
-func (s *Store) giveUpLater(name string, o dedupe.ClaimOptions, pending <-chan reply) {
+func (s *Store) giveUpLater(name string, o dedupe.ClaimOptions, pending <-chan struct{}) {
 	if !s.begin() {
 		return
 	}
@@ -225,13 +228,15 @@ func (s *Store) giveUpLater(name string, o dedupe.ClaimOptions, pending <-chan r
 		if pending != nil {
 			<-pending
 		}
-		s.send(context.Background(), time.Now().Add(o.Lease), s.script(removeScript, name, claimValue(o.Token)))
+		s.send(context.Background(), time.Now().Add(o.Lease), script(removeScript, name, claimValue(o.Token)))
 	}()
 }
 
 // left is how long another's claim lasts. It is only a hint: an error is no trouble.
 func (s *Store) left(ctx context.Context, name string, lease time.Duration) time.Duration {
-	r, _ := s.once(ctx, func(ctx context.Context) (any, error) { return s.cfg.Client.PTTL(ctx, name).Result() })
+	r, _ := s.once(ctx, step{run: func(ctx context.Context, _ server.Processor) (any, error) {
+		return s.cfg.Client.PTTL(ctx, name).Result()
+	}})
 	d, _ := r.value.(time.Duration)
 	return min(max(d, 0), lease)
 }

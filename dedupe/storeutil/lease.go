@@ -37,7 +37,6 @@ type Lease struct {
 	cfg    LeaseConfig
 	margin time.Duration
 	cancel context.CancelCauseFunc
-	done   chan struct{}
 
 	lost context.Context //nolint:containedctx // ends when the lease is lost, whatever ends the handler
 	lose context.CancelCauseFunc
@@ -47,26 +46,31 @@ type Lease struct {
 	timer *time.Timer
 	over  bool // no more renewals
 	err   error
-	stop  context.CancelFunc // ends the renewing goroutine
+
+	// Most claims end before they have to be renewed: only then there is a goroutine.
+	renewal *time.Timer        // begins it
+	stop    context.CancelFunc // ends it, nil as long as there is none
+	done    chan struct{}      // closed when it has ended
 }
 
 // NewLease starts to renew. The context that it returns comes from ctx and ends with
 // the cause [ErrLeaseLost] when the lease is lost. Stop must be called.
 func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	l := &Lease{cfg: cfg, margin: margin(cfg.Duration), cancel: cancel, done: make(chan struct{})}
+	l := &Lease{cfg: cfg, margin: margin(cfg.Duration), cancel: cancel}
 	l.end = cfg.SentAt.Add(cfg.Duration - l.margin)
 	// Renewal outlives ctx: what ends the handler does not end the claim, which is
 	// rolled back or committed after the handler has returned.
 	l.lost, l.lose = context.WithCancelCause(context.WithoutCancel(ctx))
-	renewing, stop := context.WithCancel(l.lost)
-	l.stop = stop
-	l.mu.Lock() // the timer may fire before it is assigned
+	l.mu.Lock() // the timers may fire before they are assigned
+	defer l.mu.Unlock()
 	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
-	l.mu.Unlock()
-	go l.renew(renewing)
+	l.renewal = time.AfterFunc(time.Until(cfg.SentAt.Add(l.every())), l.renew)
 	return l, ctx
 }
+
+// every is how often the lease is renewed.
+func (l *Lease) every() time.Duration { return l.cfg.Duration / 3 }
 
 // margin is how much earlier than the server's lease a lease of this length ends
 // here: a tenth, at most a second.
@@ -118,9 +122,13 @@ func (l *Lease) Stop() error {
 	}
 	l.over = true
 	l.timer.Stop()
+	l.renewal.Stop()
+	stop, done := l.stop, l.done
 	l.mu.Unlock()
-	l.stop()
-	<-l.done
+	if stop != nil {
+		stop()
+		<-done
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
@@ -163,11 +171,21 @@ func (l *Lease) expire() {
 	l.checkClock()
 }
 
-func (l *Lease) renew(ctx context.Context) {
+// renew is the goroutine that renews, from when that is due for the first time.
+func (l *Lease) renew() {
+	l.mu.Lock()
+	if l.over || l.err != nil {
+		l.mu.Unlock()
+		return
+	}
+	ctx, stop := context.WithCancel(l.lost)
+	defer stop()
+	l.stop, l.done = stop, make(chan struct{})
 	defer close(l.done)
-	every, again := l.cfg.Duration/3, l.cfg.Duration/20
-	wait := time.Until(l.cfg.SentAt.Add(every))
-	timer := time.NewTimer(max(wait, 0))
+	l.mu.Unlock()
+
+	every, again := l.every(), l.cfg.Duration/20
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {

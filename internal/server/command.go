@@ -39,12 +39,31 @@ func NewCommand(ctx context.Context, keyPos int8, args ...any) Command {
 func Process(ctx context.Context, client Processor, cmd redis.Cmder) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("the client panicked: %v\n%s", p, debug.Stack())
+			err = panicked(p)
 			cmd.SetErr(err)
 		}
 	}()
 	return client.Process(ctx, cmd)
 }
+
+// ProcessAll sends commands as one pipeline. Each has an error of its own. A panic is the
+// error of all.
+func ProcessAll(ctx context.Context, client redis.UniversalClient, cmds []redis.Cmder) {
+	defer func() {
+		if p := recover(); p != nil {
+			for _, cmd := range cmds {
+				cmd.SetErr(panicked(p))
+			}
+		}
+	}()
+	pipe := client.Pipeline()
+	for _, cmd := range cmds {
+		_ = pipe.Process(ctx, cmd)
+	}
+	_, _ = pipe.Exec(ctx)
+}
+
+func panicked(p any) error { return fmt.Errorf("the client panicked: %v\n%s", p, debug.Stack()) }
 
 // Node returns the client that talks to the master of key: client itself, or
 // the master's own client in a cluster. Keyless commands (INFO, TIME) need it,

@@ -1,0 +1,196 @@
+package redisstore
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/internal/server"
+)
+
+const (
+	// A pipeline is large enough to be fast, small enough not to hold up others.
+	batchCommands = 256
+	// What has more bytes than this goes out alone: a server that refuses it for its size
+	// closes the connection, and with that takes the replies of all the others.
+	batchedBytes = 32 << 10
+
+	// lateAfter is when a pipeline does not keep what came later waiting any more: its
+	// connection may be stalled.
+	lateAfter  = 100 * time.Millisecond
+	maxSenders = 8
+)
+
+// batcher sends the commands of callers that come at the same time as pipelines: handlers of
+// their own goroutines would need a connection and a write each. Whoever finds nothing on its
+// way is sent at once, and what comes meanwhile goes together in the next pipeline; nobody
+// waits for company. An idle batcher has no goroutine.
+type batcher struct {
+	client  redis.UniversalClient
+	running *sync.WaitGroup // of the store, above zero while a command is added
+	// known: a cluster's layout is known to the client, so that asking it for the master of
+	// a key does not dial.
+	known atomic.Bool
+
+	mu     sync.Mutex
+	queues map[redis.UniversalClient]*queue // of masters; a stalled one does not keep others waiting
+}
+
+func newBatcher(client redis.UniversalClient, running *sync.WaitGroup) *batcher {
+	return &batcher{client: client, running: running, queues: make(map[redis.UniversalClient]*queue)}
+}
+
+// queue has the commands for a master that wait to be sent. The batcher's lock guards it.
+type queue struct {
+	node    redis.UniversalClient
+	calls   []*call
+	senders []*sender
+}
+
+// call is a command on its way; done is closed when its reply is there.
+type call struct {
+	ctx  context.Context //nolint:containedctx // of the caller, for hooks of the client
+	cmd  redis.Cmder
+	done chan struct{}
+}
+
+// sender sends pipelines of a queue, one after the other, until that is empty.
+type sender struct {
+	since time.Time   // when it took its pipeline; the batcher's lock guards it
+	late  *time.Timer // when that is late
+}
+
+// master is the client by which commands of a key are brought together, nil where that is not
+// known without asking.
+func (b *batcher) master(ctx context.Context, key string) redis.UniversalClient {
+	if _, ok := b.client.(*redis.ClusterClient); ok && !b.known.Load() {
+		return nil
+	}
+	node, err := server.Node(ctx, b.client, key)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
+func (b *batcher) add(node redis.UniversalClient, c *call) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[node]
+	if q == nil {
+		q = &queue{node: node}
+		b.queues[node] = q
+	}
+	q.calls = append(q.calls, c)
+	b.relieve(q)
+}
+
+// relieve starts a sender if nobody is about to take what waits. The caller holds the lock.
+func (b *batcher) relieve(q *queue) {
+	late := time.Now().Add(-lateAfter)
+	isInTime := func(s *sender) bool { return s.since.After(late) }
+	if len(q.calls) == 0 || len(q.senders) >= maxSenders || slices.ContainsFunc(q.senders, isInTime) {
+		return
+	}
+	s := &sender{since: time.Now()}
+	s.late = time.AfterFunc(lateAfter, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.relieve(q)
+	})
+	q.senders = append(q.senders, s)
+	b.running.Add(1)
+	go b.run(q, s)
+}
+
+func (b *batcher) run(q *queue, s *sender) {
+	defer b.running.Done()
+	for {
+		calls := b.take(q, s)
+		switch len(calls) {
+		case 0:
+			return
+		case 1:
+			_ = server.Process(calls[0].ctx, b.client, calls[0].cmd)
+		default:
+			cmds := make([]redis.Cmder, len(calls))
+			for i, c := range calls {
+				cmds[i] = c.cmd
+			}
+			server.ProcessAll(context.Background(), b.client, cmds)
+		}
+		for _, c := range calls {
+			close(c.done)
+		}
+		runtime.Gosched() // those that were just served may have their next command
+	}
+}
+
+// take returns the next pipeline of a queue, nil when it is empty; then the sender has ended.
+func (b *batcher) take(q *queue, s *sender) []*call {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := min(len(q.calls), batchCommands)
+	if n == 0 {
+		s.late.Stop()
+		q.senders = slices.DeleteFunc(q.senders, func(other *sender) bool { return other == s })
+		if len(q.senders) == 0 {
+			delete(b.queues, q.node)
+		}
+		return nil
+	}
+	calls := slices.Clone(q.calls[:n])
+	q.calls = slices.Delete(q.calls, 0, n)
+	s.since = time.Now()
+	s.late.Reset(lateAfter)
+	return calls
+}
+
+// withdraw takes a command back that is not on its way yet, and tells so.
+func (b *batcher) withdraw(node redis.UniversalClient, c *call) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[node]
+	if q == nil {
+		return false
+	}
+	i := slices.Index(q.calls, c)
+	if i < 0 {
+		return false
+	}
+	q.calls = slices.Delete(q.calls, i, i+1)
+	return true
+}
+
+// passenger sends the commands of one step with those of others. It is a server.Processor.
+type passenger struct {
+	batcher *batcher
+	node    redis.UniversalClient
+	ending  <-chan struct{}
+	pending <-chan struct{} // of a command that was on its way when nobody waited any more
+}
+
+// Process implements server.Processor. The context ends the waiting.
+func (p *passenger) Process(ctx context.Context, cmd redis.Cmder) error {
+	c := &call{ctx: context.WithoutCancel(ctx), cmd: cmd, done: make(chan struct{})}
+	p.batcher.add(p.node, c)
+	var err error
+	select {
+	case <-c.done:
+		return cmd.Err()
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-p.ending:
+		err = dedupe.ErrClosed
+	}
+	if !p.batcher.withdraw(p.node, c) {
+		p.pending = c.done
+	}
+	return err
+}
