@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 )
@@ -37,15 +38,14 @@ type Lease struct {
 	cfg    LeaseConfig
 	margin time.Duration
 	cancel context.CancelCauseFunc
-
-	lost context.Context //nolint:containedctx // ends when the lease is lost, whatever ends the handler
-	lose context.CancelCauseFunc
+	values context.Context //nolint:containedctx // of the caller, for renewals; it does not end
 
 	mu    sync.Mutex
 	end   time.Time // by the local clock
 	timer *time.Timer
 	over  bool // no more renewals
 	err   error
+	steps []*context.CancelCauseFunc // they end the contexts of While when the lease is lost
 
 	// Most claims end before they have to be renewed: only then there is a goroutine.
 	renewal *time.Timer        // begins it
@@ -56,12 +56,12 @@ type Lease struct {
 // NewLease starts to renew. The context that it returns comes from ctx and ends with
 // the cause [ErrLeaseLost] when the lease is lost. Stop must be called.
 func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	l := &Lease{cfg: cfg, margin: margin(cfg.Duration), cancel: cancel}
+	l := &Lease{cfg: cfg, margin: margin(cfg.Duration)}
 	l.end = cfg.SentAt.Add(cfg.Duration - l.margin)
 	// Renewal outlives ctx: what ends the handler does not end the claim, which is
 	// rolled back or committed after the handler has returned.
-	l.lost, l.lose = context.WithCancelCause(context.WithoutCancel(ctx))
+	l.values = context.WithoutCancel(ctx)
+	ctx, l.cancel = context.WithCancelCause(ctx)
 	l.mu.Lock() // the timers may fire before they are assigned
 	defer l.mu.Unlock()
 	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
@@ -100,15 +100,19 @@ func (l *Lease) Err() error {
 // meanwhile, unless it was stopped: then the context ends with the lease.
 func (l *Lease) While(ctx context.Context) (context.Context, context.CancelFunc) {
 	l.mu.Lock()
-	over, end := l.over, l.end
-	l.mu.Unlock()
-	if over {
-		return context.WithDeadlineCause(ctx, end, errNotRenewed)
+	defer l.mu.Unlock()
+	if l.over {
+		return context.WithDeadlineCause(ctx, l.end, errNotRenewed)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.lost, func() { cancel(context.Cause(l.lost)) })
+	if l.err != nil {
+		cancel(l.err)
+	}
+	l.steps = append(l.steps, &cancel)
 	return ctx, func() {
-		stop()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.steps = slices.DeleteFunc(l.steps, func(other *context.CancelCauseFunc) bool { return other == &cancel })
 		cancel(nil)
 	}
 }
@@ -154,7 +158,12 @@ func (l *Lease) fail(err error) {
 	l.err = err
 	l.timer.Stop()
 	l.cancel(err)
-	l.lose(err)
+	for _, cancel := range l.steps {
+		(*cancel)(err)
+	}
+	if l.stop != nil {
+		l.stop()
+	}
 }
 
 func (l *Lease) expire() {
@@ -178,7 +187,7 @@ func (l *Lease) renew() {
 		l.mu.Unlock()
 		return
 	}
-	ctx, stop := context.WithCancel(l.lost)
+	ctx, stop := context.WithCancel(l.values)
 	defer stop()
 	l.stop, l.done = stop, make(chan struct{})
 	defer close(l.done)
