@@ -330,8 +330,8 @@ func TestCloseWhileCommandsWait(t *testing.T) {
 		}
 		synctest.Wait()
 		select {
-		case <-closed:
-			t.Error("Close has not waited for the command that was out")
+		case err := <-closed:
+			t.Errorf("Close has not waited for the command that was out: %v", err)
 		default:
 		}
 		close(release)

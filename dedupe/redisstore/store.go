@@ -7,6 +7,9 @@
 // it, all by scripts that check the token. Every step is sent again until the server
 // has answered, and every step survives that.
 //
+// Handlers that run at the same time share round trips: their commands go out as pipelines,
+// to each master of a cluster its own. A command that finds nothing on its way is sent at once.
+//
 // Redis measures leases by its wall clock. A jump ahead ends early those that it jumps
 // over; their owners hear of it at the next renewal, a third of the lease later at most.
 //
