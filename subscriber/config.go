@@ -21,11 +21,9 @@ import (
 const (
 	DefaultMaxInFlight      = 1
 	DefaultReadAhead        = 256
-	DefaultMaxHeld          = 10 * DefaultReadAhead
 	DefaultReadAheadBytes   = 32 << 20
 	DefaultBlock            = 500 * time.Millisecond
 	DefaultMinIdle          = 60 * time.Second
-	DefaultHeartbeat        = 15 * time.Second
 	DefaultCloseTimeout     = 10 * time.Second
 	DefaultRedeliverAfter   = 100 * time.Millisecond
 	DefaultRedeliverMax     = 30 * time.Second
@@ -76,7 +74,7 @@ type Config struct {
 	ReadAheadBytes int
 	// MaxHeld bounds what a subscription holds: read ahead, in flight, waiting for
 	// redelivery and waiting to be acknowledged. Nothing more is read then; 0 means
-	// ten times ReadAhead. Entries that wait for redelivery don't keep their payload.
+	// ten times ReadAhead, at least twice MaxInFlight. Entries that wait for redelivery don't keep their payload.
 	MaxHeld int
 
 	// Block is how long one read waits for entries, and so about how long Close takes

@@ -5,8 +5,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/onceward/watermill-idempotent/internal/streamid"
 )
 
 // An hour in which every message fails: what is held stays bounded, and nothing is lost.
@@ -95,28 +93,5 @@ func TestNoOfferAfterTheLease(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-func TestBackoffGrowsToItsCap(t *testing.T) {
-	l := testLedger(func(*Settings) {})
-	for count, want := range map[int]time.Duration{1: 100 * time.Millisecond, 2: 200 * time.Millisecond, 5: 1600 * time.Millisecond, 9: 25600 * time.Millisecond, 10: 30 * time.Second, 1000: 30 * time.Second} {
-		for range 50 {
-			if d := l.Outcomes.backoff(count); d > want || d < want*3/4 {
-				t.Errorf("after %d deliveries: %v, want %v less up to a quarter", count, d, want)
-			}
-		}
-	}
-}
-
-func TestIDBefore(t *testing.T) {
-	for id, want := range map[streamid.ID]streamid.ID{
-		{MS: 5, Seq: 3}: {MS: 5, Seq: 2},
-		{MS: 5, Seq: 0}: {MS: 4, Seq: 1<<64 - 1},
-		{}:              {},
-	} {
-		if got := id.Before(); got != want {
-			t.Errorf("before %v is %v, want %v", id, got, want)
-		}
 	}
 }

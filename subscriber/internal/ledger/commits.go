@@ -222,7 +222,7 @@ func (m Commits) Deadline(list []*Entry) int64 {
 	defer c.mu.Unlock()
 	until := Forever
 	for _, e := range list {
-		if e.owner.state == lost || e.owner.state == unverified {
+		if e.owner.state == anothers || e.owner.state == unverified {
 			return 0
 		}
 		until = min(until, e.owner.until)

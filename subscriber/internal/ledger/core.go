@@ -166,7 +166,7 @@ func (c *core) taken(e *Entry) []Ended {
 	case settling:
 		return nil // the answer to its acknowledgement will tell
 	case delivered:
-		e.owner.state = lost
+		e.owner.state = anothers
 		wasEnded := e.attempt.ended
 		e.end(ErrOwnershipLost)
 		Notify(c.signals.Recall)

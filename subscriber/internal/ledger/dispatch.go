@@ -169,7 +169,7 @@ func (d Dispatch) Offer(e *Entry, cancel context.CancelCauseFunc) bool {
 
 func (d Dispatch) mayOffer(e *Entry) bool {
 	c := d.c
-	return !c.stopping && !c.isStandby() && c.role.isBelowOthers(e) && e.owner.state != lost && e.owner.state != unverified
+	return !c.stopping && !c.isStandby() && c.role.isBelowOthers(e) && e.owner.state != anothers && e.owner.state != unverified
 }
 
 // MayStay tells whether an entry that nobody has taken yet may still be offered.
@@ -194,7 +194,7 @@ func (d Dispatch) withdraw(e *Entry) (isLost bool) {
 	c.rejoin(e)
 	e.counts.deliveries--
 	switch {
-	case e.owner.state == lost:
+	case e.owner.state == anothers:
 		c.done(e)
 	case e.owner.state == deleted && (e.msg == nil || c.stopping || c.entries[e.id] != e):
 		c.done(e)

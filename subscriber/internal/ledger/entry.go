@@ -79,7 +79,7 @@ type ownerState uint8
 const (
 	owned      ownerState = iota
 	unverified            // the group may be another one than the one it was read from
-	lost                  // the server said that it is another consumer's
+	anothers              // the server said so: another consumer's
 	deleted               // it is no longer in the stream, and so nobody can take it
 )
 
@@ -217,7 +217,7 @@ func (e *Entry) unverify() {
 
 // markDeleted marks the entry as no longer in the stream.
 func (e *Entry) markDeleted() {
-	if e.owner.state != lost {
+	if e.owner.state != anothers {
 		e.owner.state = deleted
 	}
 	e.owner.until = Forever

@@ -58,7 +58,7 @@ func (h Handback) Remains() (back, stay []Release, gone []string) {
 		switch {
 		case e.isLost():
 			gone = append(gone, e.name)
-		case e.owner.state == lost || e.owner.state == deleted:
+		case e.owner.state == anothers || e.owner.state == deleted:
 		case e.stage == delivered:
 			// Nobody may start on it at once: the handler did not listen to its context.
 			stay = append(stay, Release{Entry: e, Name: e.name, Count: e.counts.deliveries})

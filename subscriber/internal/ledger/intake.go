@@ -60,7 +60,7 @@ func (in Intake) Add(list []Arrival, sent Instant) {
 	for i := range list {
 		a := &list[i]
 		if held := c.entries[a.ID]; held != nil {
-			if held.owner.state == lost {
+			if held.owner.state == anothers {
 				held.owner.state = owned
 			}
 			held.own(until, c.now())

@@ -1,7 +1,6 @@
 package ledger
 
 import (
-	"math/rand/v2"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -99,7 +98,7 @@ func (o Outcomes) Settle(e *Entry, acked bool, msg *message.Message) Outcome {
 	case isHandled:
 		out.Settlement = Acked
 		o.acked(e)
-	case e.owner.state == lost:
+	case e.owner.state == anothers:
 		out.Settlement = Interrupted
 		c.done(e)
 	case a.delayed && (!a.failed || a.ended):
@@ -138,7 +137,7 @@ func (o Outcomes) failed(e *Entry, msg *message.Message) *Redelivery {
 		e.delay = Delay{Until: respelled(r.Until), For: r.For}
 		return o.redeliver(e, r.after, true)
 	}
-	return o.redeliver(e, o.backoff(e.counts.deliveries), false)
+	return o.redeliver(e, backoff(e.counts.deliveries, c.set.RedeliverAfter, c.set.RedeliverMax), false)
 }
 
 // redeliver makes an entry wait for its redelivery.
@@ -149,7 +148,7 @@ func (o Outcomes) redeliver(e *Entry, after time.Duration, isDelayed bool) *Rede
 	Notify(c.signals.Room) // of bytes
 	e.due = c.now() + Instant(after)
 	e.counts.redelivered = true
-	if !c.set.FanOut && e.owner.state != lost && e.owner.state != deleted && e.counts.server != e.nextCount() {
+	if !c.set.FanOut && e.owner.state != anothers && e.owner.state != deleted && e.counts.server != e.nextCount() {
 		e.counts.writing = true
 		c.todo.counts = append(c.todo.counts, e)
 		Notify(c.signals.Commit)
@@ -159,24 +158,6 @@ func (o Outcomes) redeliver(e *Entry, after time.Duration, isDelayed bool) *Rede
 	c.queues.waiting.add(e)
 	Notify(c.signals.Wake)
 	return &Redelivery{Count: e.counts.deliveries, After: after, Delayed: isDelayed, Failure: e.attempt.failure}
-}
-
-// backoff is how long an entry waits after so many deliveries.
-func (o Outcomes) backoff(count int) time.Duration {
-	c := o.c
-	d := c.set.RedeliverAfter
-	for range min(count-1, 40) {
-		if d >= c.set.RedeliverMax/2 {
-			d = c.set.RedeliverMax
-			break
-		}
-		d *= 2
-	}
-	if d <= 0 {
-		return 0
-	}
-	// Entries that failed together would come again together.
-	return d - time.Duration(rand.Int64N(int64(d)/4+1))
 }
 
 // acked queues an acknowledgement. The next entry of its key may go at once:

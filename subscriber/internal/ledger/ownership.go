@@ -22,7 +22,7 @@ func (o Ownership) Held() []*Entry {
 	defer c.mu.Unlock()
 	list := make([]*Entry, 0, len(c.entries))
 	for _, e := range c.entries {
-		if e.owner.state != lost && e.owner.state != deleted {
+		if e.owner.state != anothers && e.owner.state != deleted {
 			list = append(list, e)
 		}
 	}
