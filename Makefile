@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 GO            ?= go
 MODULE        := $(shell sed -n 's/^module //p' go.mod)
-MODULES       := . dedupe/pgxstore examples tests
+MODULES       := . dedupe/pgxstore examples metrics tests
 LINT_VERSION  := v2.15.0
 LINT          := bin/golangci-lint-$(LINT_VERSION)
 TIMEOUT       ?= 15m
@@ -48,7 +48,7 @@ fmt: $(LINT) ## format all modules
 	@for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: test
-test: servers test-root test-alone test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, examples, real servers
+test: servers test-root test-alone test-metrics test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, metrics, examples, real servers
 
 .PHONY: test-root
 test-root: race-note ## tests beside the code, no server needed
@@ -59,6 +59,10 @@ test-root: race-note ## tests beside the code, no server needed
 test-alone: ## the root module with the versions of its own go.mod, as a user gets it
 	GOWORK=off $(GO) build ./...
 	GOWORK=off $(GO) test -short -timeout $(TIMEOUT) ./...
+
+.PHONY: test-metrics
+test-metrics: race-note ## the Prometheus metrics, with their dashboard and alerts
+	cd metrics && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
 .PHONY: test-examples
 test-examples: race-note ## the example programs

@@ -198,7 +198,7 @@ func (c *Config) shareStore(f *invalid.Faults) {
 	if isNil(c.Store) {
 		c.Store = c.Once.Store
 	}
-	_, isOwn := c.Store.(*dedupe.Memory)
+	_, isOwn := dedupe.Unwrap(c.Store).(*dedupe.Memory)
 	if c.Subscriber.FanOut && !isOwn && !c.Once.ShareAcrossFanOut {
 		f.Add("Subscriber.FanOut gives every instance every event, and in a store that they share only one of them would handle it: " +
 			"set Store to a dedupe.Memory, or Once.ShareAcrossFanOut if one instance of all is what you want")

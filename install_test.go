@@ -21,6 +21,7 @@ import (
 	"` + modulePath + `/dedupe/pgxstore"
 	"` + modulePath + `/dedupe/redisstore"
 	"` + modulePath + `/dedupe/sqlstore"
+	"` + modulePath + `/metrics"
 	"` + modulePath + `/middleware"
 	"` + modulePath + `/publisher"
 	"` + modulePath + `/subscriber"
@@ -28,7 +29,7 @@ import (
 
 func main() {
 	_, err := pgxstore.New(pgxstore.Config{})
-	fmt.Println(err, redisstore.Config{}, sqlstore.Postgres, middleware.Config{}.Lease, publisher.ModeAuto, subscriber.Config{}.Group)
+	fmt.Println(err, redisstore.Config{}, sqlstore.Postgres, metrics.Config{}.MaxTopics, middleware.Config{}.Lease, publisher.ModeAuto, subscriber.Config{}.Group)
 }
 `
 
@@ -94,12 +95,13 @@ func TestInstall(t *testing.T) {
 	p := newProgram(t)
 	clone := filepath.Join(t.TempDir(), "clone.git")
 	p.run("git", "clone", "--quiet", "--bare", root, clone)
-	for _, tag := range []string{string(version[1]), "dedupe/pgxstore/" + string(version[1])} {
+	for _, tag := range []string{string(version[1]), "dedupe/pgxstore/" + string(version[1]), "metrics/" + string(version[1])} {
 		p.run("git", "-C", clone, "tag", tag, "HEAD")
 	}
 	p.env = append(p.env, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(clone)+".insteadOf", "GIT_CONFIG_VALUE_0=https://"+modulePath)
 	p.run("go", "get", modulePath+"/dedupe/pgxstore@"+string(version[1])) // alone: what it requires must be there
 	p.run("go", "get", modulePath+"@"+string(version[1]))
+	p.run("go", "get", modulePath+"/metrics@"+string(version[1]))
 	p.run("go", "build", "-trimpath", "-o", os.DevNull, ".") // so that the next run finds it in the cache
 }
 

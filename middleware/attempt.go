@@ -139,7 +139,7 @@ func (a *attempt) record(out []*message.Message, recorded [][]byte) ([]*message.
 		// Nobody knows. If it is recorded, the redelivery is skipped and gets the
 		// outputs; else the handler runs again.
 		a.once.faults.storeFault(faultRecord, err, a.fields())
-		return a.end.laterAfter(a.ev, a.once.cfg.Delay, err)
+		return a.end.laterAfter(a.ev, a.once.cfg.Delay, fmt.Errorf("%w: %w", ErrStoreUnavailable, err))
 	}
 	a.once.faults.over(faultRecord)
 	a.ev.Outputs = len(out)

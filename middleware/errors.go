@@ -34,6 +34,12 @@ var (
 	ErrNoNamespace = errors.New("no namespace")
 	// ErrSharedFanOut means a subscriber that fans out, with a store that processes share.
 	ErrSharedFanOut = errors.New("instances that each get every event share a store")
+	// ErrInProgress means that another process, or another delivery in this one, is handling the
+	// event. Event.Err of Hooks.OnDelayed matches it, beside dedupe.ErrRetryLater.
+	ErrInProgress = errors.New("event is being handled by another")
+	// ErrStoreUnavailable means that the store gave no claim, or that nobody knows whether it has
+	// made the record. Event.Err of Hooks.OnDelayed matches it, beside dedupe.ErrRetryLater.
+	ErrStoreUnavailable = errors.New("store is unavailable")
 	// errPanicked means that the handler panicked; the panic goes on.
 	errPanicked = errors.New("the handler panicked")
 	// errPoisoned means that a PoisonQueue inside of ours has moved the message away.

@@ -159,7 +159,23 @@ func fanOut() (*message.Message, *fakeDelivery) {
 // sharedStore is one that processes share, to all that can be seen.
 type sharedStore struct{ dedupe.Store }
 
+// wrapped is a store around another one, as one that measures it.
+type wrapped struct{ dedupe.Store }
+
+func (w wrapped) Unwrap() dedupe.Store { return w.Store }
+
 func TestFanOutOnASharedStore(t *testing.T) {
+	t.Run("a store of its own, wrapped", func(t *testing.T) {
+		runs := 0
+		msg, _ := fanOut()
+		rig.New(t, rig.NewOnce(t, wrapped{wrapped{rig.NewStore(t)}}).Handler(counting(&runs))).WantAcked(msg)
+		if runs != 1 {
+			t.Errorf("%d runs", runs)
+		}
+	})
+	t.Run("a shared store, wrapped", func(t *testing.T) {
+		wantWaiting(t, wrapped{sharedStore{rig.NewStore(t)}}, fanOut, middleware.ErrSharedFanOut, "Config.ShareAcrossFanOut")
+	})
 	t.Run("refused", func(t *testing.T) {
 		wantWaiting(t, sharedStore{rig.NewStore(t)}, fanOut, middleware.ErrSharedFanOut, "Config.ShareAcrossFanOut")
 	})

@@ -80,7 +80,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 		if left := claim.Info().RetryAfter; left > 0 {
 			after = min(after, max(left, r.once.cfg.Delay/10))
 		}
-		return r.end.later(after, fmt.Errorf("%s is being handled by another", r.key))
+		return r.end.later(after, fmt.Errorf("%s: %w", r.key, ErrInProgress))
 	case dedupe.StateClaimed:
 		return newAttempt(r, claim).execute(fn)
 	}
@@ -118,7 +118,7 @@ func (r *run) noClaim(err error) ([]*message.Message, error) {
 	}
 	// Without the store nobody knows whether the handler may run.
 	r.once.faults.storeFault(faultClaim, err, r.fields())
-	return r.end.later(r.once.cfg.Delay, err)
+	return r.end.later(r.once.cfg.Delay, fmt.Errorf("%w: %w", ErrStoreUnavailable, err))
 }
 
 // rollback gives a claim up, whatever has become of the message's context.

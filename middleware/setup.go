@@ -20,7 +20,7 @@ func (o *Once) setUpFault(in *received) error {
 		faults = append(faults, fmt.Errorf("%w: set Config.Namespace to the name of the service, the same in all instances; "+
 			"it can be left out only where a subscriber of this library reads for a consumer group", ErrNoNamespace))
 	}
-	if _, isOwn := o.cfg.Store.(*dedupe.Memory); in.info.FanOut && !isOwn && !o.cfg.ShareAcrossFanOut {
+	if _, isOwn := dedupe.Unwrap(o.cfg.Store).(*dedupe.Memory); in.info.FanOut && !isOwn && !o.cfg.ShareAcrossFanOut {
 		faults = append(faults, fmt.Errorf("%w: of all instances only one would handle an event, and the others skip it; "+
 			"give each instance a store of its own (dedupe.NewMemory), or read by a consumer group; "+
 			"if one instance of all is what you want, set Config.ShareAcrossFanOut", ErrSharedFanOut))
