@@ -118,3 +118,21 @@ func moduleOf(path string) string {
 		}
 	}
 }
+
+// Dependabot looks at every module.
+func TestDependabotKnowsTheModules(t *testing.T) {
+	documents(t) // skips where there is no checkout
+	config, err := os.ReadFile(".github/dependabot.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	work, err := os.ReadFile("go.work")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, use := range regexp.MustCompile(`(?m)^\t\.(\S*)$`).FindAllStringSubmatch(string(work), -1) {
+		if dir := "/" + strings.TrimPrefix(use[1], "/"); !strings.Contains(string(config), "\n      - "+dir+"\n") {
+			t.Errorf("module %s is not in .github/dependabot.yml", dir)
+		}
+	}
+}
