@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -46,6 +47,11 @@ type Config struct {
 	Isolation pgx.TxIsoLevel
 	// MaxInFlight is as in sqlstore.Config.
 	MaxInFlight int
+	// PurgeEvery is as in sqlstore.Config: how often records that ran out are removed;
+	// default: 10 minutes; sqlstore.NoPurge turns it off.
+	PurgeEvery time.Duration
+	// Logger is as in sqlstore.Config.
+	Logger watermill.LoggerAdapter
 }
 
 // Store implements dedupe.Store and dedupe.Admin.
@@ -69,8 +75,8 @@ var (
 	_ dedupe.Admin = (*Store)(nil)
 )
 
-// New makes a store. It asks nothing of the database; the table is made by
-// [Store.Migrate].
+// New makes a store. It asks nothing of the database and starts nothing; the table is
+// made by [Store.Migrate]. The first Claim starts the purge, which ends with Close.
 func New(cfg Config) (*Store, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("pgxstore: invalid config: Pool is nil")
@@ -80,7 +86,7 @@ func New(cfg Config) (*Store, error) {
 	}
 	cfg.Table = cmp.Or(cfg.Table, sqlstore.DefaultTable)
 	db := stdlib.OpenDBFromPool(cfg.Pool)
-	s, err := sqlstore.New(sqlstore.Config{DB: db, Dialect: sqlstore.Postgres, Table: cfg.Table})
+	s, err := sqlstore.New(sqlstore.Config{DB: db, Dialect: sqlstore.Postgres, Table: cfg.Table, PurgeEvery: cfg.PurgeEvery, Logger: cfg.Logger})
 	if err != nil {
 		return nil, fmt.Errorf("pgxstore: %w", errors.Join(err, db.Close()))
 	}
@@ -97,6 +103,14 @@ func (s *Store) explain(err error) error {
 
 // Migrate makes the table where it is missing, as sqlstore does.
 func (s *Store) Migrate(ctx context.Context) error { return s.sql.Migrate(ctx) }
+
+// MigrateTo is Migrate up to a version, as in sqlstore.
+func (s *Store) MigrateTo(ctx context.Context, version int) error {
+	return s.sql.MigrateTo(ctx, version)
+}
+
+// SchemaVersion is the version that the schema has in the database, as in sqlstore.
+func (s *Store) SchemaVersion(ctx context.Context) (int, error) { return s.sql.SchemaVersion(ctx) }
 
 // Check asks the database whether it can keep records, as sqlstore does.
 func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
@@ -125,7 +139,10 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (int, er
 	return s.sql.Purge(ctx, before, limit)
 }
 
-// Close implements dedupe.Store: it rolls back what is held, and gives up after about 5 s
+// StartPurge begins to purge, as the first Claim does; see sqlstore.
+func (s *Store) StartPurge() { s.sql.StartPurge() }
+
+// Close implements dedupe.Store: it ends the purge, rolls back what is held, and gives up after about 5 s
 // on connections that don't answer. The pool stays open.
 func (s *Store) Close() error {
 	s.mu.Lock()
@@ -156,6 +173,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) 
 	if err := errors.Join(k.Validate(), o.Validate()); err != nil {
 		return nil, err
 	}
+	s.sql.StartPurge()
 	until, pause := time.Now().Add(o.Wait), firstLook
 	for {
 		c, changed, err := s.look(ctx, k, o)

@@ -65,6 +65,9 @@ func (s *Store) List(ctx context.Context, f dedupe.Filter) iter.Seq2[dedupe.Reco
 				return
 			}
 			for _, r := range page {
+				if r.key.Namespace == "" { // the row of the store that purges
+					continue
+				}
 				if rec := r.public(); !r.expired && f.Match(rec) && !yield(rec, nil) {
 					return
 				}
@@ -93,66 +96,70 @@ func (s *Store) page(ctx context.Context, after []byte) (page []row, last []byte
 	return page, last, rows.Err()
 }
 
-// purgeBatch is how many records one statement selects for deletion. Each is deleted
-// by its primary key, in a transaction of its own: deleting a range takes locks on gaps
-// that block claims.
-const purgeBatch = 200
-
-// Purge implements dedupe.Admin. Call it now and then: nothing else removes what ran
-// out. The zero time removes that and nothing else.
+// Purge implements dedupe.Admin. What ran out goes in batches, and nothing else is
+// removed for the zero time. A store that has claimed something does that by itself, see
+// Config.PurgeEvery; Purge goes on beside it.
+//
+// Records that were committed before the time given are deleted one by one, each in a
+// transaction of its own, since somebody may be reading them.
 func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, err error) {
 	if limit < 0 {
 		return 0, fmt.Errorf("sqlstore: purge: %w: limit %d is negative", dedupe.ErrInvalid, limit)
 	}
-	select1 := func(text string, args ...any) (more bool, err error) {
-		size := purgeBatch
+	left := func(size int) int {
 		if limit > 0 {
-			size = min(size, limit-n)
+			return min(size, limit-n)
 		}
-		if size <= 0 {
-			return false, nil
-		}
-		rows, err := s.cfg.DB.QueryContext(ctx, text, append(args, size)...)
-		if err != nil {
-			return false, err
-		}
-		type found struct{ id, token []byte }
-		var batch []found
-		gone := 0
-		for rows.Next() {
-			var f found
-			if err := rows.Scan(&f.id, &f.token); err != nil {
-				return false, errors.Join(err, rows.Close())
-			}
-			batch = append(batch, f)
-		}
-		if err := errors.Join(rows.Err(), rows.Close()); err != nil {
-			return false, err
-		}
-		for _, f := range batch {
-			var held bool
-			err := repeat(ctx, func() (err error) {
-				held, err = s.drop(ctx, f.id, f.token)
-				return err
-			})
-			if err != nil {
-				return false, err
-			}
-			if !held {
-				n++
-				gone++
-			}
-		}
-		return len(batch) == size && gone > 0, nil
+		return size
 	}
-	for more := true; more && err == nil; {
-		more, err = select1(s.text.Expired)
+	for more := true; more && err == nil && left(purgeBatch) > 0; {
+		var removed int
+		removed, more, err = s.removeBatch(ctx, left(purgeBatch))
+		n += removed
 	}
-	for more := !before.IsZero(); more && err == nil; {
-		more, err = select1(s.text.Older, before.UnixMilli())
+	for more := !before.IsZero(); more && err == nil && left(olderBatch) > 0; {
+		var removed int
+		removed, more, err = s.removeOlder(ctx, before, left(olderBatch))
+		n += removed
 	}
 	if err != nil {
 		err = fmt.Errorf("sqlstore: purge: %w", s.explain(err))
 	}
 	return n, err
+}
+
+// olderBatch is how many records are selected at a time for deletion one by one.
+const olderBatch = 200
+
+func (s *Store) removeOlder(ctx context.Context, before time.Time, limit int) (n int, more bool, err error) {
+	rows, err := s.cfg.DB.QueryContext(ctx, s.text.Older, before.UnixMilli(), limit)
+	if err != nil {
+		return 0, false, err
+	}
+	type found struct{ id, token []byte }
+	var batch []found
+	for rows.Next() {
+		var f found
+		if err := rows.Scan(&f.id, &f.token); err != nil {
+			return 0, false, errors.Join(err, rows.Close())
+		}
+		batch = append(batch, f)
+	}
+	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
+		return 0, false, err
+	}
+	for _, f := range batch {
+		var held bool
+		err := repeat(ctx, func() (err error) {
+			held, err = s.drop(ctx, f.id, f.token)
+			return err
+		})
+		if err != nil {
+			return n, false, err
+		}
+		if !held {
+			n++
+		}
+	}
+	return n, len(batch) == limit && n > 0, nil
 }

@@ -24,6 +24,9 @@ func (s *Store) Check(ctx context.Context) (warnings []string, err error) {
 	if w := sqlrecord.PoolWarning(s.cfg.DB.Stats().MaxOpenConnections, s.cfg.MaxInFlight); w != "" {
 		warnings = append(warnings, w)
 	}
+	if w := s.purge.warning(); w != "" {
+		warnings = append(warnings, w)
+	}
 	if s.cfg.Dialect == SQLite {
 		var wait int
 		if err := s.cfg.DB.QueryRowContext(ctx, "PRAGMA busy_timeout").Scan(&wait); err == nil && wait == 0 {

@@ -4,6 +4,9 @@ import (
 	"database/sql"
 	"fmt"
 	"regexp"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/onceward/watermill-idempotent/dedupe/internal/sqlrecord"
 	"github.com/onceward/watermill-idempotent/internal/invalid"
@@ -34,6 +37,16 @@ type Config struct {
 	// this store. [Store.Check] warns about a pool that is not larger, and nothing else
 	// looks at it; 0: it is not known, and Check does not say anything.
 	MaxInFlight int
+	// PurgeEvery is how often the store removes records that ran out; default:
+	// [DefaultPurgeEvery], 10 minutes, up to a fifth less at random. One store of a table
+	// purges at a time, and the next one waits until 0.8 of its PurgeEvery is over, however
+	// many processes there are. What ran out is judged by the database's clock. The first
+	// Claim starts it, and Close ends it. It works in batches of 500 rows, and rests between
+	// them for as long as a batch takes. At least [MinPurgeEvery]; [NoPurge] turns it off.
+	PurgeEvery time.Duration
+	// Logger gets what has failed and nobody asked for: a purge. Nil: the default logger of
+	// log/slog gets it.
+	Logger watermill.LoggerAdapter
 }
 
 var tableName = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_]{0,40}\.)?[A-Za-z_][A-Za-z0-9_]{0,40}$`)
@@ -47,6 +60,14 @@ func (c Config) resolve() (Config, error) {
 		faults.Add("Dialect %q is unknown; there are %q, %q and %q", c.Dialect, Postgres, MySQL, SQLite)
 	}
 	invalid.Negative(&faults, "MaxInFlight", c.MaxInFlight)
+	if c.PurgeEvery == 0 {
+		c.PurgeEvery = DefaultPurgeEvery
+	}
+	faults.AddIf(c.PurgeEvery < MinPurgeEvery && c.PurgeEvery != NoPurge, "PurgeEvery %v is shorter than %v; NoPurge (%d) turns the purge off",
+		c.PurgeEvery, MinPurgeEvery, NoPurge)
+	if c.Logger == nil {
+		c.Logger = watermill.NewSlogLogger(nil)
+	}
 	if c.Table == "" {
 		c.Table = DefaultTable
 	}

@@ -34,17 +34,3 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
-
-func TestMigration(t *testing.T) {
-	for _, dialect := range []Dialect{Postgres, MySQL, SQLite} {
-		texts := Config{Dialect: dialect, Table: "done"}.migration()
-		if len(texts) == 0 {
-			t.Errorf("%s: nothing to do", dialect)
-		}
-		for _, text := range texts {
-			if strings.Contains(text, "{") || strings.Contains(text, "--") {
-				t.Errorf("%s: %s", dialect, text)
-			}
-		}
-	}
-}

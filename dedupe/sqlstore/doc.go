@@ -31,4 +31,8 @@
 // Each running handler has a connection of the pool, and duplicates of a key that runs
 // in the same process need none. The pool should hold a few more connections than
 // handlers run at a time.
+//
+// From its first Claim to its Close a store removes what ran out; see Config.PurgeEvery.
+// The schema is made by Store.Migrate, or by a tool from the files of [Migrations]. Names
+// and keys are bytes in the table; the view <table>_readable shows them as text.
 package sqlstore

@@ -4,6 +4,8 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -54,4 +56,31 @@ func Example() {
 	// Output:
 	// charge p9001
 	// 1 payment in the ledger <nil>
+}
+
+// The files that make the schema, for a tool that applies them.
+func ExampleMigrations() {
+	files, err := sqlstore.Migrations(sqlstore.Postgres, "shop.handled")
+	if err != nil {
+		panic(err)
+	}
+	names, err := fs.Glob(files, "*.sql")
+	fmt.Println(names, err)
+	// Output: [00001_records.up.sql 00002_readable.up.sql] <nil>
+}
+
+// Into a folder, and as text.
+func ExampleSchema() {
+	_ = func() error {
+		files, err := sqlstore.Migrations(sqlstore.Postgres, "shop.handled")
+		if err != nil {
+			return err
+		}
+		if err := os.CopyFS("migrations/handled", files); err != nil { // or give it to the tool
+			return err
+		}
+		text, err := sqlstore.Schema(sqlstore.Postgres, "shop.handled", 1)
+		fmt.Println(text)
+		return err
+	}
 }

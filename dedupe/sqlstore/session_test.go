@@ -83,7 +83,7 @@ func TestConnectionThatCantBePutBackIsClosed(t *testing.T) {
 		if f.closed != want {
 			t.Errorf("%q refused: %d of %d connections closed, want %d; sent %q", refuse, f.closed, f.opened, want, f.log)
 		}
-		if err := db.Close(); err != nil {
+		if err := errors.Join(s.Close(), db.Close()); err != nil {
 			t.Error(err)
 		}
 	}

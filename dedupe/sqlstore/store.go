@@ -21,6 +21,7 @@ type Store struct {
 	text    sqlrecord.Statements
 	running running
 	room    room
+	purge   purger
 
 	mu     sync.Mutex
 	closed bool
@@ -32,19 +33,22 @@ var (
 	_ dedupe.Admin = (*Store)(nil)
 )
 
-// New makes a store. It asks nothing of the database; the table is made by
-// [Store.Migrate].
+// New makes a store. It asks nothing of the database and starts nothing; the table is
+// made by [Store.Migrate]. The first Claim starts the purge, which ends with Close.
 func New(cfg Config) (*Store, error) {
 	cfg, err := cfg.resolve()
 	if err != nil {
 		return nil, err
 	}
-	return &Store{cfg: cfg, text: sqlrecord.New(string(cfg.Dialect), cfg.Table), live: make(map[*claim]struct{})}, nil
+	s := &Store{cfg: cfg, text: sqlrecord.New(string(cfg.Dialect), cfg.Table), live: make(map[*claim]struct{})}
+	s.purge = purger{store: s, every: cfg.PurgeEvery, logger: cfg.Logger, token: dedupe.NewToken()}
+	return s, nil
 }
 
-// Close implements dedupe.Store: it rolls back what is held, and gives up after about 5 s
-// on connections that don't answer. The database stays open.
+// Close implements dedupe.Store: it ends the purge, rolls back what is held, and gives up
+// after about 5 s on connections that don't answer. The database stays open.
 func (s *Store) Close() error {
+	purged := s.purge.end()
 	s.mu.Lock()
 	s.closed = true
 	var claims []*claim
@@ -57,6 +61,12 @@ func (s *Store) Close() error {
 		ending.Go(func() { c.finish(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed)) })
 	}
 	ending.Wait()
+	timer := time.NewTimer(cleanUp + 2*grace)
+	defer timer.Stop()
+	select {
+	case <-purged:
+	case <-timer.C: // a driver that heeds no context
+	}
 	return nil
 }
 
@@ -80,6 +90,7 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) 
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+	s.StartPurge()
 	until := time.Now().Add(o.Wait)
 	got, err := s.running.enter(ctx, k, until)
 	if err != nil {

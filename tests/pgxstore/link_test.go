@@ -18,6 +18,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/dedupe/pgxstore"
+	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
 	"github.com/onceward/watermill-idempotent/tests/sqlstore/gate"
 	"github.com/onceward/watermill-idempotent/tests/testdb"
 )
@@ -177,7 +178,7 @@ func TestNotNowAtTheRecord(t *testing.T) {
 // What an operator must mend is said by every step, and by Check before any handler runs.
 func TestTableIsMissing(t *testing.T) {
 	pool := openPool(t, testdb.Postgres(t))
-	store, err := pgxstore.New(pgxstore.Config{Pool: pool, MaxInFlight: 1000})
+	store, err := pgxstore.New(pgxstore.Config{Pool: pool, MaxInFlight: 1000, PurgeEvery: sqlstore.NoPurge})
 	if err != nil {
 		t.Fatal(err)
 	}

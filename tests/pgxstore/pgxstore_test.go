@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -35,7 +36,7 @@ func openPool(t testing.TB, d *testdb.Database) *pgxpool.Pool {
 
 func newStore(t testing.TB, pool *pgxpool.Pool, level pgx.TxIsoLevel) *pgxstore.Store {
 	t.Helper()
-	s, err := pgxstore.New(pgxstore.Config{Pool: pool, Isolation: level})
+	s, err := pgxstore.New(pgxstore.Config{Pool: pool, Isolation: level, PurgeEvery: sqlstore.NoPurge})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,5 +145,59 @@ func TestConfig(t *testing.T) {
 	}
 	if _, err := pgxstore.New(pgxstore.Config{Pool: openPool(t, testdb.Postgres(t)), Table: "a b"}); err == nil {
 		t.Error("no error for a table that is no name")
+	}
+}
+
+// What ran out goes by itself, from the first claim on, beside a claim that is held; Close
+// ends it.
+func TestPurgeByItself(t *testing.T) {
+	t.Parallel()
+	pool := openPool(t, testdb.Postgres(t))
+	s, err := pgxstore.New(pgxstore.Config{Pool: pool, PurgeEvery: time.Second, Logger: watermill.NopLogger{}})
+	if err == nil {
+		err = s.Migrate(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	claim := func(event string, retention time.Duration) dedupe.Claim {
+		c, err := s.Claim(t.Context(), dedupe.Key{Namespace: "n", Event: event},
+			dedupe.ClaimOptions{Token: dedupe.NewToken(), Lease: 10 * time.Millisecond, Retention: retention})
+		if err != nil || c.State() != dedupe.StateClaimed {
+			t.Fatal(c, err)
+		}
+		return c
+	}
+	for event, retention := range map[string]time.Duration{"short": 20 * time.Millisecond, "long": time.Hour} {
+		if err := claim(event, retention).Commit(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := claim("held", time.Hour)
+	rows := func() (n int) {
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM idempotent_done_readable").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(30 * time.Second); rows() != 1; <-tick.C {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d records are left, want the one that has an hour", rows())
+		}
+	}
+	if err := held.Commit(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+	if n, err := s.SchemaVersion(t.Context()); err != nil || n != sqlstore.SchemaVersion {
+		t.Errorf("schema version %d, %v", n, err)
+	}
+	if _, err := pgxstore.New(pgxstore.Config{Pool: pool, PurgeEvery: time.Millisecond}); err == nil {
+		t.Error("no error for a purge every millisecond")
+	}
+	if err := s.Close(); err != nil || pool.Stat().AcquiredConns() != 0 {
+		t.Errorf("%d connections are taken after Close, %v", pool.Stat().AcquiredConns(), err)
 	}
 }

@@ -45,10 +45,7 @@ func TestClockInAZoneWithDaylightSaving(t *testing.T) {
 				t.Fatal("the session's zone has no daylight saving")
 			}
 		}
-		store, err := sqlstore.New(sqlstore.Config{DB: db, Dialect: sqlstore.MySQL})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := unmigrated(t, db, sqlstore.MySQL)
 		k := key(fmt.Sprint(at))
 		if err := mustClaim(t, store, k).Commit(t.Context(), nil); err != nil {
 			t.Fatal(err)
@@ -64,10 +61,7 @@ func TestClockInAZoneWithDaylightSaving(t *testing.T) {
 func TestAutocommitOffIsRefused(t *testing.T) {
 	d := testdb.MariaDB(t)
 	newStore(t, openMariaDB(t, d, ""), sqlstore.MySQL)
-	store, err := sqlstore.New(sqlstore.Config{DB: openMariaDB(t, d, "?autocommit=0"), Dialect: sqlstore.MySQL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := unmigrated(t, openMariaDB(t, d, "?autocommit=0"), sqlstore.MySQL)
 	if err := store.Migrate(t.Context()); !errors.Is(err, dedupe.ErrInvalid) {
 		t.Errorf("migrate: %v, want ErrInvalid", err)
 	}

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"strings"
+	"time"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
@@ -61,4 +63,32 @@ func groupColumn(namespace, group string) any {
 		return []byte{}
 	}
 	return []byte(group)
+}
+
+// PurgeKey is the key of a row that is no record: the store that purges has it. No claim
+// can have this key, since it has no namespace. The row's committed_at is when the last
+// purge began, its expires_at how long the one that runs has the row, both by the
+// server's clock.
+func PurgeKey() dedupe.Key { return dedupe.Key{Event: "purge"} }
+
+// PurgeLease is how long a store has that row without a sign of life.
+const PurgeLease = time.Minute
+
+// TakePurgeArgs are the parameters of TakePurge. One row affected: this store purges now.
+// None: another does, or the last purge began less than gap ago, or there is no row yet.
+// A store that has failed with the row gets it back by its token.
+// A row that is held for longer than anybody asks for, or of a purge that began in the
+// future, is of a clock that was set back since.
+func TakePurgeArgs(token string, gap time.Duration) []any {
+	lease := PurgeLease.Milliseconds()
+	return []any{[]byte(token), lease, ID(PurgeKey()), lease, []byte(token), gap.Milliseconds()}
+}
+
+// IDs puts the IDs into Free.
+func IDs(text string, ids [][]byte) (string, []any) {
+	args := make([]any, len(ids))
+	for i, id := range ids {
+		args[i] = id
+	}
+	return strings.Replace(text, "{ids}", strings.TrimSuffix(strings.Repeat("?, ", len(ids)), ", "), 1), args
 }

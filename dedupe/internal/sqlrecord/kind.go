@@ -184,7 +184,7 @@ func Explain(dialect, table string, err error) error {
 	var what string
 	switch KindOf(err) {
 	case NoTable:
-		what = fmt.Sprintf("table %s does not exist: call Store.Migrate once, or make it by schema_%s.sql", table, dialect)
+		what = fmt.Sprintf("table %s does not exist: call Store.Migrate once, or apply the files of sqlstore.Migrations for %s", table, dialect)
 	case NoColumn:
 		what = fmt.Sprintf("table %s is of an older version: call Store.Migrate once", table)
 	case NoRight:

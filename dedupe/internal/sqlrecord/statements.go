@@ -30,7 +30,16 @@ type dialect struct {
 	// else would wait behind it.
 	groupColumn string
 	addGroup    []string
+	// remove deletes up to ? rows that ran out, without waiting for a row that somebody
+	// has; empty where it takes Expired, Free and Delete.
+	remove string
 }
+
+// over picks rows that ran out, the oldest first: no claim (expires_at is 0 until it is
+// committed, and READ UNCOMMITTED shows it), and not the row of the purge's own.
+// The clock is read once: PostgreSQL compares each entry of the index with a function that may
+// change, and would go through all of it.
+const over = "SELECT id FROM {table} WHERE expires_at <= (SELECT {now}) AND committed_at > 0 AND length(namespace) > 0 ORDER BY expires_at LIMIT ?"
 
 const columns = "id, namespace, topic, handler, event, token, committed_at, expires_at, consumer_group"
 
@@ -47,6 +56,9 @@ var dialects = map[string]dialect{
 		groupColumn: "SELECT count(*) FROM pg_attribute WHERE attrelid = to_regclass(CASE WHEN ?::text = '' THEN '' ELSE ?::text || '.' END || ?::text) " +
 			"AND attname = 'consumer_group' AND NOT attisdropped",
 		addGroup: []string{"SET LOCAL lock_timeout = '1s'", "ALTER TABLE {table} ADD COLUMN IF NOT EXISTS consumer_group bytea"},
+		// An array, which is made once and looked up by the primary key; IN may be planned as
+		// a scan of the table.
+		remove: "DELETE FROM {table} WHERE id = ANY (ARRAY(" + over + " FOR UPDATE SKIP LOCKED))",
 	},
 	// The lock is the session's here, and given back after the transaction's end. A
 	// duplicate key is an error that ends the statement only.
@@ -66,16 +78,25 @@ var dialects = map[string]dialect{
 		insert:      "INSERT INTO {table} (" + columns + ") VALUES (?, ?, ?, ?, ?, ?, 0, 0, NULL) ON CONFLICT (id) DO NOTHING",
 		groupColumn: "SELECT count(*) FROM pragma_table_info(?3, CASE WHEN ?1 = '' THEN 'main' ELSE ?2 END) WHERE name = 'consumer_group'",
 		addGroup:    []string{"ALTER TABLE {table} ADD COLUMN consumer_group BLOB"},
+		remove:      "DELETE FROM {table} WHERE id IN (" + over + ")",
 	},
 }
 
 // Statements are those of a store.
 type Statements struct {
 	Insert, Record, Commit, Find, Settle, Drop, List string
-	Expired, Older                                   string
-	GroupColumn                                      string
-	AddGroup                                         []string
-	Probes                                           []Probe
+	Older                                            string
+	// Remove deletes up to so many rows that ran out. Where it is empty, Expired gives
+	// their IDs, Free locks those that nobody has (see IDs), and Delete deletes one. Delete
+	// takes no list: a table that is not much larger than the list is scanned, whatever
+	// index is forced, up to the row of a claim, which it would wait for.
+	Remove, Expired, Free, Delete string
+	// TakePurge, KeepPurge and EndPurge are about the row that one store at a time has
+	// while it purges; see PurgeKey.
+	TakePurge, KeepPurge, EndPurge string
+	GroupColumn                    string
+	AddGroup                       []string
+	Probes                         []Probe
 
 	locks bool // Insert takes the key's lock, whose number is its last parameter
 }
@@ -131,7 +152,14 @@ func New(dialect, table string) Statements {
 		Settle:  bind("UPDATE {table} SET outputs = NULL WHERE id = ? AND token = ? AND outputs IS NOT NULL"),
 		Drop:    bind("DELETE FROM {table} WHERE id = ? AND token = ?"),
 		List:    bind("SELECT id, " + fields + " FROM {table} WHERE id > ? ORDER BY id LIMIT 200"),
-		Expired: bind("SELECT id, token FROM {table} WHERE expires_at <= {now} LIMIT ?"),
-		Older:   bind("SELECT id, token FROM {table} WHERE committed_at < ? LIMIT ?"),
+		Older:   bind("SELECT id, token FROM {table} WHERE committed_at < ? AND length(namespace) > 0 LIMIT ?"),
+		Remove:  bind(d.remove),
+		Expired: bind(over),
+		Free:    bind("SELECT id FROM {table} WHERE id IN ({ids}) AND expires_at <= {now} FOR UPDATE SKIP LOCKED"),
+		Delete:  bind("DELETE FROM {table} WHERE id = ?"),
+		TakePurge: bind("UPDATE {table} SET token = ?, committed_at = {now}, expires_at = {now} + ? WHERE id = ? " +
+			"AND (expires_at <= {now} OR expires_at > {now} + ? OR token = ?) AND (committed_at <= {now} - ? OR committed_at > {now})"),
+		KeepPurge: bind("UPDATE {table} SET expires_at = {now} + ? WHERE id = ? AND token = ?"),
+		EndPurge:  bind("UPDATE {table} SET expires_at = {now} WHERE id = ? AND token = ?"),
 	}
 }

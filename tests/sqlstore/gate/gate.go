@@ -1,5 +1,5 @@
-// Package gate is a link to a database that a test can spoil: it goes silent, and it
-// loses the answer to one request. Package faultlink is the same for Redis, whose
+// Package gate is a link to a database that a test can spoil: it goes silent, it is cut, and
+// it loses the answer to one request. Package faultlink is the same for Redis, whose
 // protocol it reads.
 package gate
 
@@ -23,6 +23,7 @@ type Gate struct {
 	lose  func(request []byte) bool
 	conns map[net.Conn]struct{}
 	over  bool
+	away  bool
 }
 
 // New starts a gate to the server at upstream. It ends with the test.
@@ -79,6 +80,24 @@ func (g *Gate) Open() {
 	}
 }
 
+// Cut cuts all connections, and each new one at once, as when the server is away, until
+// Back is called.
+func (g *Gate) Cut() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.away = true
+	for c := range g.conns {
+		_ = c.Close()
+	}
+}
+
+// Back ends Cut.
+func (g *Gate) Back() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.away = false
+}
+
 // ShutAt shuts the gate in front of the first request that is picked.
 func (g *Gate) ShutAt(request func([]byte) bool) {
 	g.mu.Lock()
@@ -115,7 +134,7 @@ func (g *Gate) serve(client net.Conn) {
 	}
 	g.mu.Lock()
 	g.conns[client], g.conns[server] = struct{}{}, struct{}{}
-	over := g.over
+	over := g.over || g.away
 	g.mu.Unlock()
 	var once sync.Once
 	cut := func() {

@@ -1,3 +1,4 @@
+-- +goose Up
 -- One row for each event and handler. A row that nobody else sees yet is a claim.
 -- Names and keys are bytes: text refuses NUL, and collations make different keys one.
 CREATE TABLE IF NOT EXISTS {table} (

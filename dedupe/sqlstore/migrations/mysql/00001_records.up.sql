@@ -1,3 +1,4 @@
+-- +goose Up
 -- One row for each event and handler. A row that nobody else sees yet is a claim.
 -- Names and keys are bytes: the default collations take pay:A, pay:a and 'pay:A ' for
 -- one key.

@@ -1,3 +1,4 @@
+-- +goose Up
 -- One row for each event and handler. A row that nobody else sees yet is a claim.
 CREATE TABLE IF NOT EXISTS {table} (
   id           BLOB    NOT NULL PRIMARY KEY, -- SHA-256 of the key
@@ -12,4 +13,4 @@ CREATE TABLE IF NOT EXISTS {table} (
   outputs      BLOB,                         -- messages that are not settled
   consumer_group BLOB                        -- of who made the record; NULL: not known, empty: as the namespace
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS {index} ON {table} (expires_at);
+CREATE INDEX IF NOT EXISTS {index} ON {plain} (expires_at);
