@@ -66,10 +66,18 @@ type sender struct {
 	late  *time.Timer // when that is late
 }
 
-// master is the client by which commands of a key are brought together, nil where that is not
-// known without asking.
+// master is the client by which commands of a key are brought together and sent, nil where
+// that is not known without asking. A cluster's client is not sent pipelines: it would follow
+// the redirection of one command to a node that hangs, with all the others waiting. What is
+// redirected goes out again by itself, by the cluster's client.
 func (b *batcher) master(ctx context.Context, key string) redis.UniversalClient {
-	if _, ok := b.client.(*redis.ClusterClient); ok && !b.known.Load() {
+	switch b.client.(type) {
+	case *redis.Client:
+	case *redis.ClusterClient:
+		if !b.known.Load() {
+			return nil
+		}
+	default:
 		return nil
 	}
 	node, err := server.Node(ctx, b.client, key)
@@ -117,13 +125,13 @@ func (b *batcher) run(q *queue, s *sender) {
 		case 0:
 			return
 		case 1:
-			_ = server.Process(calls[0].ctx, b.client, calls[0].cmd)
+			_ = server.Process(calls[0].ctx, q.node, calls[0].cmd)
 		default:
 			cmds := make([]redis.Cmder, len(calls))
 			for i, c := range calls {
 				cmds[i] = c.cmd
 			}
-			server.ProcessAll(context.Background(), b.client, cmds)
+			server.ProcessAll(context.Background(), q.node, cmds)
 		}
 		for _, c := range calls {
 			close(c.done)

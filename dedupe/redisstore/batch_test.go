@@ -20,7 +20,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // fakeServer answers in place of a server: every claim is got, every script does what it is for.
-// With before set that is called first, with the commands that come together.
+// With before set that is called first, with the commands that come together. An error that is
+// errOfHook is a hook's, which leaves the commands as they are.
 type fakeServer struct {
 	before func(keys []string) error
 
@@ -34,19 +35,22 @@ func (*fakeServer) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (f *fakeServer) ProcessHook(redis.ProcessHook) redis.ProcessHook {
 	return func(_ context.Context, cmd redis.Cmder) error {
-		f.answer(cmd)
+		if err := f.answer(cmd); err != nil {
+			return err
+		}
 		return cmd.Err()
 	}
 }
 
 func (f *fakeServer) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(_ context.Context, cmds []redis.Cmder) error {
-		f.answer(cmds...)
-		return nil
+		return f.answer(cmds...)
 	}
 }
 
-func (f *fakeServer) answer(cmds ...redis.Cmder) {
+var errOfHook = errors.New("circuit open")
+
+func (f *fakeServer) answer(cmds ...redis.Cmder) error {
 	var keys []string
 	for _, cmd := range cmds {
 		keys = append(keys, keyOf(cmd))
@@ -58,6 +62,9 @@ func (f *fakeServer) answer(cmds ...redis.Cmder) {
 	if f.before != nil {
 		err = f.before(keys)
 	}
+	if errors.Is(err, errOfHook) {
+		return err
+	}
 	for _, cmd := range cmds {
 		switch {
 		case err != nil:
@@ -68,6 +75,7 @@ func (f *fakeServer) answer(cmds ...redis.Cmder) {
 			cmd.(interface{ SetVal(any) }).SetVal(int64(1))
 		}
 	}
+	return nil
 }
 
 func keyOf(cmd redis.Cmder) string {
@@ -253,6 +261,7 @@ func TestFailedPipelineGoesOutOneByOne(t *testing.T) {
 	for name, fail := range map[string]func() error{
 		"lost":     func() error { return errors.New("connection reset") },
 		"panicked": func() error { panic("a hook") },
+		"not sent": func() error { return errOfHook },
 	} {
 		t.Run(name, func(t *testing.T) {
 			var release, busy chan struct{}
@@ -337,6 +346,60 @@ func TestCloseWhileCommandsWait(t *testing.T) {
 		close(release)
 		if err := <-closed; err != nil || f.times("queued") != 0 {
 			t.Errorf("%v, came %v", err, f.came)
+		}
+	})
+}
+
+// A single command that a hook does not let through is sent again.
+func TestHookRefusesACommand(t *testing.T) {
+	refused := false
+	withStore(t, func(*fakeServer) func([]string) error {
+		return func([]string) error {
+			if !refused {
+				refused = true
+				return errOfHook
+			}
+			return nil
+		}
+	}, func(t *testing.T, s *Store, f *fakeServer) {
+		mustClaim(t, startClaim(t.Context(), s, "event"))
+		if n := f.times("event"); n != 2 {
+			t.Errorf("sent %d times", n)
+		}
+	})
+}
+
+// wrapper is a client of one's own; it can't be compared.
+type wrapper struct {
+	redis.UniversalClient
+
+	_ []string
+}
+
+// What a client of another type does with a pipeline is not known: each command goes alone.
+func TestWrappedClientIsSentSingleCommands(t *testing.T) {
+	var release chan struct{}
+	synctest.Test(t, func(t *testing.T) {
+		release = make(chan struct{})
+		f := &fakeServer{}
+		f.before = holdFirst(release)(f)
+		client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+		defer func() { _ = client.Close() }()
+		client.AddHook(f)
+		s, err := New(Config{Client: wrapper{UniversalClient: client}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waiting := []<-chan claiming{startClaim(t.Context(), s, "first"), startClaim(t.Context(), s, "a"), startClaim(t.Context(), s, "b")}
+		close(release)
+		for _, done := range waiting {
+			mustClaim(t, done)
+		}
+		if got, want := f.sizes(), []int{1, 1, 1}; !slices.Equal(got, want) {
+			t.Errorf("commands came in %v, want %v", got, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	})
 }

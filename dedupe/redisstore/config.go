@@ -21,7 +21,9 @@ type Config struct {
 	// Client is a *redis.Client (also one of NewFailoverClient) or a
 	// *redis.ClusterClient, required. Ring clients are refused: they move keys between
 	// servers without their records. The client stays the caller's: Close does not
-	// close it.
+	// close it. Handlers that run at the same time share pipelines; with a client of another
+	// type, such as a wrapper of one's own, each command goes by itself. Hooks of a
+	// ClusterClient see what is sent again, and those of its nodes (OnNewNode) all of it.
 	//
 	// The server must not evict: with a maxmemory-policy other than noeviction, and
 	// other than volatile-ttl at best, records go before their retention is over, and

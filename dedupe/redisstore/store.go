@@ -152,6 +152,9 @@ func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (
 		if err := p.Process(ctx, cmd); err != nil {
 			return nil, err
 		}
+		if cmd.Val() == nil { // nothing there is redis.Nil
+			return nil, server.ErrNoReply
+		}
 		return cmd.Result()
 	}})
 	c := &claim{store: s, key: k, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}

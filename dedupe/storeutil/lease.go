@@ -125,6 +125,9 @@ func (l *Lease) Stop() error {
 		l.checkClock()
 	}
 	l.over = true
+	for _, cancel := range l.steps { // as While has it for a lease that was stopped
+		time.AfterFunc(time.Until(l.end), func() { (*cancel)(errNotRenewed) })
+	}
 	l.timer.Stop()
 	l.renewal.Stop()
 	stop, done := l.stop, l.done

@@ -112,20 +112,30 @@ func TestStepEndsWhenTheLeaseIsLost(t *testing.T) {
 		}
 		wantCause(t, ctx, storeutil.ErrLeaseLost)
 	})
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		l, _ := lease(t, func(context.Context) error { return nil })
-		if err := l.Stop(); err != nil {
-			t.Error(err)
-		}
-		ctx, cancel := l.While(t.Context())
-		defer cancel()
-		<-ctx.Done()
-		if took := time.Since(begin); took != 29*time.Second {
-			t.Errorf("stopped: ended after %v", took)
-		}
-		wantCause(t, ctx, storeutil.ErrLeaseLost)
-	})
+	for name, stopFirst := range map[string]bool{"stopped before": true, "stopped meanwhile": false} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			l, _ := lease(t, func(context.Context) error { return nil })
+			stop := func() {
+				if err := l.Stop(); err != nil {
+					t.Error(err)
+				}
+			}
+			if stopFirst {
+				stop()
+			}
+			ctx, cancel := l.While(t.Context())
+			defer cancel()
+			if !stopFirst {
+				stop()
+			}
+			<-ctx.Done()
+			if took := time.Since(begin); took != 29*time.Second {
+				t.Errorf("%s: ended after %v", name, took)
+			}
+			wantCause(t, ctx, storeutil.ErrLeaseLost)
+		})
+	}
 }
 
 // The lease is reckoned from the sending of a renewal, not from its reply.

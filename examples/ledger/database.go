@@ -73,12 +73,12 @@ func (d *database) sum(ctx context.Context) (int, error) {
 	return d.number(ctx, "SELECT coalesce(sum(amount), 0) FROM "+d.ledger())
 }
 
-// close drops the tables, also when the run was interrupted.
+// close drops what the run has made, also when it was interrupted.
 func (d *database) close(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var all []error
-	for _, table := range []string{d.ledger(), d.done()} {
-		_, err := d.db.ExecContext(ctx, "DROP TABLE "+table)
+	for _, what := range []string{"VIEW " + d.done() + "_readable", "TABLE " + d.done() + "_version", "TABLE " + d.done(), "TABLE " + d.ledger()} {
+		_, err := d.db.ExecContext(ctx, "DROP "+what)
 		all = append(all, err)
 	}
 	return errors.Join(append(all, d.db.Close())...)

@@ -69,7 +69,7 @@ func TestBookWithPgx(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	const drop = "DROP TABLE IF EXISTS example_bookings, example_done"
+	const drop = "DROP VIEW IF EXISTS example_done_readable; DROP TABLE IF EXISTS example_bookings, example_done_version, example_done"
 	for _, text := range []string{drop, "CREATE TABLE example_bookings (payment text)"} {
 		if _, err := pool.Exec(ctx, text); err != nil {
 			t.Fatal(err)

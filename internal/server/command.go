@@ -46,8 +46,8 @@ func Process(ctx context.Context, client Processor, cmd redis.Cmder) (err error)
 	return client.Process(ctx, cmd)
 }
 
-// ProcessAll sends commands as one pipeline. Each has an error of its own. A panic is the
-// error of all.
+// ProcessAll sends commands as one pipeline. Each has an error of its own, or neither that nor
+// a reply where a hook of the client has stopped the pipeline. A panic is the error of all.
 func ProcessAll(ctx context.Context, client redis.UniversalClient, cmds []redis.Cmder) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -112,7 +113,7 @@ func TestManyHandlersAtOnceWhileSlotsMove(t *testing.T) {
 	cluster := testserver.StartCluster(t, testserver.Redis86)
 	client := cluster.ClusterClient()
 	var trips roundTrips
-	client.AddHook(&trips)
+	client.OnNewNode(func(n *redis.Client) { n.AddHook(&trips) })
 	keys := newKeys(t, 4000)
 	stop, moved := make(chan struct{}), make(chan struct{})
 	var moves atomic.Int64
@@ -145,5 +146,67 @@ func TestManyHandlersAtOnceWhileSlotsMove(t *testing.T) {
 	}
 	if trips.together.Load() == 0 || moves.Load() == 0 {
 		t.Errorf("%d pipelines, %d slots were moved", trips.together.Load(), moves.Load())
+	}
+}
+
+// A slot is half moved to a master that hangs: handlers of its events wait, and nobody else,
+// also not those of the master that it comes from.
+func TestManyHandlersWhileASlotIsHalfMovedToAMasterThatHangs(t *testing.T) {
+	t.Parallel()
+	cluster := testserver.StartCluster(t, testserver.Redis86, testserver.Set("cluster-require-full-coverage", "no"), testserver.Set("cluster-node-timeout", "60000"))
+	s := newRedis(t, cluster.ClusterClient())
+	var keys []dedupe.Key // of the first master
+	for _, k := range newKeys(t, 300) {
+		if _, node, err := cluster.Slot(t.Context(), redisstore.Config{}.Name(k)); err == nil && node == 0 {
+			keys = append(keys, k)
+		}
+	}
+	moving, others := keys[0], keys[1:]
+	slot, _, err := cluster.Slot(t.Context(), redisstore.Config{}.Name(moving))
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Then the client knows the cluster, and the events share pipelines.
+	if err := mustClaim(t, s, keys[1], options()).Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cluster.BeginMigration(t.Context(), slot, 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	cluster.Nodes()[1].Freeze()
+	defer cluster.Nodes()[1].Thaw()
+
+	ctx, stop := context.WithCancel(t.Context())
+	var waiting, handlers sync.WaitGroup
+	for range 16 {
+		waiting.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = s.Claim(ctx, moving, options())
+			}
+		})
+	}
+	var handled atomic.Int64
+	for n := range 16 {
+		handlers.Go(func() {
+			for i := n; i < len(others); i += 16 {
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				c, err := s.Claim(ctx, others[i], options())
+				if err == nil {
+					err = c.Commit(ctx, nil)
+				}
+				cancel()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				handled.Add(1)
+			}
+		})
+	}
+	handlers.Wait()
+	stop()
+	waiting.Wait()
+	if n := int(handled.Load()); n != len(others) {
+		t.Errorf("%d of %d events were handled", n, len(others))
 	}
 }
