@@ -114,3 +114,54 @@ func vet(t *testing.T, name, program string) {
 		t.Errorf("%s: %v\n%s", name, err, out)
 	}
 }
+
+// Links between the documents lead somewhere, also to the heading that they name.
+func TestLinksLeadSomewhere(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	for _, name := range append(documents(t), "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
+			if strings.Contains(match[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(match[1], "#")
+			target := filepath.Join(filepath.Dir(name), path)
+			if path == "" {
+				target = name
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s links to %s: %v", name, match[1], err)
+				continue
+			}
+			if anchor == "" || filepath.Ext(target) != ".md" {
+				continue
+			}
+			there, err := os.ReadFile(target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !hasHeading(string(there), anchor) {
+				t.Errorf("%s links to %s, which has no such heading", name, match[1])
+			}
+		}
+	}
+}
+
+// hasHeading looks for a heading by the name that GitHub gives it.
+func hasHeading(text, anchor string) bool {
+	drop := regexp.MustCompile(`[^\p{L}\p{N}\- _]`)
+	for line := range strings.Lines(text) {
+		heading, is := strings.CutPrefix(strings.TrimLeft(line, "#"), " ")
+		if !is || !strings.HasPrefix(line, "#") {
+			continue
+		}
+		name := drop.ReplaceAllString(strings.ToLower(strings.TrimSpace(heading)), "")
+		if strings.ReplaceAll(name, " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
