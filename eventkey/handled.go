@@ -25,8 +25,6 @@ type Handled struct {
 	Metadata message.Metadata
 }
 
-type handledKey struct{}
-
 // WithHandled puts onto a context what is being handled. Messages published under it then
 // have keys that are the same when the handler runs again: their own, or those that their
 // source finds, else child keys made of Handled. The middleware of package middleware does
@@ -36,7 +34,7 @@ type handledKey struct{}
 // has published.
 func WithHandled(ctx context.Context, h Handled) context.Context {
 	h.Metadata = maps.Clone(h.Metadata) // a handler may change its message
-	return context.WithValue(childkey.With(ctx), handledKey{}, h)
+	return childkey.With(ctx, h)
 }
 
 // HandledFrom returns what is being handled, if anything is.
@@ -44,6 +42,10 @@ func HandledFrom(ctx context.Context) (Handled, bool) {
 	if ctx == nil {
 		return Handled{}, false
 	}
-	h, ok := ctx.Value(handledKey{}).(Handled)
+	run := childkey.From(ctx)
+	if run == nil {
+		return Handled{}, false
+	}
+	h, ok := run.Handled.(Handled)
 	return h, ok
 }

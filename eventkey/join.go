@@ -14,16 +14,22 @@ import "strings"
 func Join(parts ...string) string {
 	size := len(parts)
 	for _, p := range parts {
-		size += len(p)
+		size += len(p) + 2*(strings.Count(p, ":")+strings.Count(p, "%"))
 	}
-	b := make([]byte, 0, size)
+	var b strings.Builder
+	b.Grow(size)
 	for i, p := range parts {
 		if i > 0 {
-			b = append(b, ':')
+			b.WriteByte(':')
 		}
-		b = appendEscaped(b, p, &joinEscapes)
+		if strings.ContainsAny(p, "%:") {
+			var buf [128]byte // mostly enough
+			b.Write(appendEscaped(buf[:0], p, &joinEscapes))
+		} else {
+			b.WriteString(p)
+		}
 	}
-	return string(b)
+	return b.String()
 }
 
 // byteSet is a set of ASCII characters.

@@ -9,18 +9,11 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/delivery"
 )
 
-// asked is a delivery as the handler sees it. It notes what the handler asks for.
+// asked is a delivery as the handler sees it. It notes what the handler asks for: nothing
+// where the message was not read by our subscriber, and there is none.
 type asked struct {
 	delivery.Delivery
 	delayed, rejected atomic.Bool
-}
-
-// askedOf is nil where the message was not read by our subscriber.
-func askedOf(d delivery.Delivery) *asked {
-	if d == nil {
-		return nil
-	}
-	return &asked{Delivery: d}
 }
 
 func (a *asked) Delay(d time.Duration) {
@@ -33,8 +26,8 @@ func (a *asked) Reject(reason string, err error) {
 	a.Delivery.Reject(reason, err)
 }
 
-func (a *asked) delay() bool  { return a != nil && a.delayed.Load() }
-func (a *asked) reject() bool { return a != nil && a.rejected.Load() }
+func (a *asked) delay() bool  { return a.delayed.Load() }
+func (a *asked) reject() bool { return a.rejected.Load() }
 
 func isNacked(msg *message.Message) bool {
 	select {

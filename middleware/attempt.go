@@ -20,13 +20,13 @@ type attempt struct {
 	end     ending
 	claim   dedupe.Claim
 	handled eventkey.Handled
-	asked   *asked // what the handler asks for
+	asked   asked // what the handler asks for
 	ev      Event
 }
 
 func newAttempt(r *run, claim dedupe.Claim) *attempt {
 	return &attempt{
-		received: r.received, once: r.once, end: r.end, claim: claim, asked: askedOf(r.delivery), ev: r.event(),
+		received: &r.received, once: r.once, end: r.end, claim: claim, asked: asked{Delivery: r.delivery}, ev: r.event(),
 		handled: eventkey.Handled{
 			Namespace: r.key.Namespace, Handler: r.key.Handler, Topic: r.key.Topic, Key: r.eventKey, ID: r.key.Event,
 			Metadata: r.msg.Metadata,
@@ -37,8 +37,8 @@ func newAttempt(r *run, claim dedupe.Claim) *attempt {
 // execute runs the handler and records its success.
 func (a *attempt) execute(fn handlerFunc) ([]*message.Message, error) {
 	ctx := eventkey.WithHandled(a.claim.Context(), a.handled)
-	if a.asked != nil {
-		ctx = delivery.With(ctx, a.asked)
+	if a.delivery != nil {
+		ctx = delivery.With(ctx, &a.asked)
 	}
 	came := keep(a.msg)
 	began := time.Now()

@@ -25,8 +25,8 @@ type original struct {
 // keep notes what the message is. It also hides one of the marks of a PoisonQueue for the
 // time of the run: a message that comes back from a poison queue has them all, and
 // failing again for the same reason would change none of them.
-func keep(msg *message.Message) *original {
-	o := &original{
+func keep(msg *message.Message) original {
+	o := original{
 		uuid: msg.UUID, payload: msg.Payload, wasPayload: bytes.Clone(msg.Payload),
 		metadata: msg.Metadata, wasMetadata: maps.Clone(msg.Metadata),
 	}

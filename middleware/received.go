@@ -22,6 +22,7 @@ type received struct {
 	own      context.Context //nolint:containedctx // of the message
 	delivery delivery.Delivery
 	info     delivery.Info // of the delivery; zero without one
+	scope    scope         // once it has entered the handler
 	// asError: nobody looks whether the message was nacked, so what is not an error
 	// elsewhere is one here.
 	asError bool
@@ -29,8 +30,8 @@ type received struct {
 	instantAck bool
 }
 
-func receive(ctx context.Context, msg *message.Message, namespace, handler string) *received {
-	in := &received{msg: msg, instantAck: isAcked(msg)}
+func (in *received) receive(ctx context.Context, msg *message.Message, namespace, handler string) {
+	in.msg, in.instantAck = msg, isAcked(msg)
 	if in.instantAck {
 		// With the acknowledgement its subscriber has ended the context, and nothing else
 		// will bring the message again.
@@ -44,7 +45,6 @@ func receive(ctx context.Context, msg *message.Message, namespace, handler strin
 	if in.key.Namespace == "" {
 		in.key.Namespace = in.info.Group
 	}
-	return in
 }
 
 // topicOf is the topic that a message was read from, as far as anybody knows.
@@ -83,16 +83,17 @@ type scope struct {
 
 type scopeKey struct{}
 
-// enter returns the scope of the handler for this message. The error says that the message
+// enter makes the scope of the handler for this message. The error says that the message
 // is inside of the handler already.
-func (in *received) enter() (*scope, error) {
+func (in *received) enter() error {
 	outer, _ := in.own.Value(scopeKey{}).(*scope)
 	for s := outer; s != nil; s = s.outer {
 		if s.key == in.key {
-			return nil, fmt.Errorf("middleware: %s: %w: wrap the handler once, by Consumer or Handler, or use Middleware alone", in.key, ErrNested)
+			return fmt.Errorf("middleware: %s: %w: wrap the handler once, by Consumer or Handler, or use Middleware alone", in.key, ErrNested)
 		}
 	}
-	return &scope{in.key, outer}, nil
+	in.scope = scope{in.key, outer}
+	return nil
 }
 
 // returned is the context of returned messages. It does not end: a Timeout around us

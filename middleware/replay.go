@@ -36,7 +36,7 @@ func (r *run) replay(claim dedupe.Claim) ([]*message.Message, error) {
 		r.once.logger.Debug("Skipped: handled before", r.fields().Add(watermill.LogFields{"committed_at": ev.CommittedAt, "outputs": len(out)}))
 	}
 	r.once.suspectPoisonTopic(r)
-	r.once.settleLater(r.received, claim, len(out))
+	r.once.settleLater(&r.received, claim, len(out))
 	return out, nil
 }
 

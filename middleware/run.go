@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
 )
@@ -17,7 +18,7 @@ import (
 // run is the handling of one message by one handler, up to what the claim says: then an
 // attempt follows, or a replay.
 type run struct {
-	*received
+	received
 	once *Once
 	end  ending
 	// noOutputs: the handler can't return messages.
@@ -27,13 +28,15 @@ type run struct {
 type handlerFunc = func(ctx context.Context) ([]*message.Message, error)
 
 func (o *Once) newRun(ctx context.Context, msg *message.Message, handler string) *run {
-	in := receive(ctx, msg, o.cfg.Namespace, handler)
-	return &run{received: in, once: o, end: ending{in, o}}
+	r := &run{once: o}
+	r.receive(ctx, msg, o.cfg.Namespace, handler)
+	r.end = ending{&r.received, o}
+	return r
 }
 
 // do claims, runs, records and returns. Each way out reports to the hooks once.
 func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
-	if err := r.once.setUpFault(r.received); err != nil {
+	if err := r.once.setUpFault(&r.received); err != nil {
 		return r.end.notSetUp(err)
 	}
 	if r.key.Handler == "" {
@@ -48,8 +51,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 		return r.end.refused(fmt.Errorf("middleware: handler %s: %w", r.key.Handler, err))
 	}
 	r.eventKey, r.key.Event = key, r.once.recordKey(r.key.Topic, key, r.msg)
-	inside, err := r.enter()
-	if err != nil {
+	if err := r.enter(); err != nil {
 		return r.end.refused(err)
 	}
 	print, err := identity.Sum(r.once.cfg.Fingerprint, r.msg)
@@ -59,11 +61,11 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	if err := r.failedBefore(); err != nil {
 		return r.end.triedInVain(err)
 	}
-	if r.asError && inside.outer != nil && errors.Is(r.own.Err(), context.DeadlineExceeded) {
+	if r.asError && r.scope.outer != nil && errors.Is(r.own.Err(), context.DeadlineExceeded) {
 		return r.end.tooLate()
 	}
 
-	ctx, cancel := context.WithCancelCause(context.WithValue(r.own, scopeKey{}, inside))
+	ctx, cancel := storeutil.WithCancel(context.WithValue(r.own, scopeKey{}, &r.scope))
 	defer cancel(nil)
 	claim, err := r.claim(ctx, cancel, print)
 	if err != nil {
@@ -99,7 +101,7 @@ func (r *run) claim(ctx context.Context, cancel context.CancelCauseFunc, print [
 		Token: dedupe.NewToken(), Lease: cfg.Lease, Retention: cfg.Retention, Wait: cfg.Wait, Fingerprint: print, Group: r.info.Group,
 	})
 	if !timer.Stop() && err == nil { // it came, but its context has ended
-		r.once.rollback(r.received, claim)
+		r.once.rollback(&r.received, claim)
 		err = errStoreTimeout
 	}
 	return claim, err

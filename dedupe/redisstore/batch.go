@@ -125,7 +125,8 @@ func (b *batcher) run(q *queue, s *sender) {
 		case 0:
 			return
 		case 1:
-			_ = server.Process(calls[0].ctx, q.node, calls[0].cmd)
+			// The caller's context ends its waiting, not the command.
+			_ = server.Process(context.WithoutCancel(calls[0].ctx), q.node, calls[0].cmd)
 		default:
 			cmds := make([]redis.Cmder, len(calls))
 			for i, c := range calls {
@@ -181,12 +182,14 @@ type passenger struct {
 	batcher *batcher
 	node    redis.UniversalClient
 	ending  <-chan struct{}
+	call    call            // the last one
 	pending <-chan struct{} // of a command that was on its way when nobody waited any more
 }
 
 // Process implements server.Processor. The context ends the waiting.
 func (p *passenger) Process(ctx context.Context, cmd redis.Cmder) error {
-	c := &call{ctx: context.WithoutCancel(ctx), cmd: cmd, done: make(chan struct{})}
+	p.call = call{ctx: ctx, cmd: cmd, done: make(chan struct{})} // the one before it has ended
+	c := &p.call
 	p.batcher.add(p.node, c)
 	var err error
 	select {

@@ -20,8 +20,10 @@ type claim struct {
 	store   *Store
 	key     dedupe.Key
 	name    string
+	value   string // of name, as long as it is ours and not recorded
+	args    [2]any // name and value, as arguments of commands: each is an allocation
 	options dedupe.ClaimOptions
-	tag     string // of the token that made the record, or will
+	tag     string // of the token that made the record
 	state   dedupe.State
 	info    dedupe.ClaimInfo
 	ctx     context.Context //nolint:containedctx // a claim carries the context to run under
@@ -36,9 +38,90 @@ func (c *claim) Info() dedupe.ClaimInfo   { return c.info }
 func (c *claim) Context() context.Context { return c.ctx }
 func (c *claim) Outputs() [][]byte        { return c.outputs }
 
+// look asks for the claim once, and reads what there is.
+func (c *claim) look(ctx context.Context) (sending, error) {
+	sent := c.store.send(ctx, time.Now().Add(c.options.Lease), step{key: c.name, run: c.set})
+	switch {
+	case errors.Is(sent.err, redis.Nil): // there was nothing, and this try set it
+		c.got(ctx, sent.last)
+		return sent, nil
+	case sent.err != nil:
+		return sent, sent.err
+	}
+	text, ok := sent.value.(string)
+	if !ok {
+		return sent, fmt.Errorf("unexpected reply %v", sent.value)
+	}
+	if text == c.value {
+		return c.lengthen(ctx)
+	}
+	r, err := parseRecord(text)
+	if err != nil {
+		sent.unknown = false // the key is not ours
+		return sent, err
+	}
+	if r.claim {
+		c.state = dedupe.StateInProgress
+		return sent, nil
+	}
+	c.info = dedupe.ClaimInfo{CommittedAt: r.at, Group: r.groupOf(c.key.Namespace)}
+	if !storeutil.SameDigest(r.digest, storeutil.Digest(c.options.Fingerprint)) {
+		c.state = dedupe.StateConflict
+	} else {
+		c.state, c.outputs, c.tag = dedupe.StateDone, r.outputs, r.tag
+	}
+	return sent, nil
+}
+
+// set is the step that asks.
+func (c *claim) set(ctx context.Context, p server.Processor) (any, error) {
+	cmd := server.NewCommand(ctx, 1, "set", c.args[0], c.args[1], "nx", "get", "px", max(c.options.Lease.Milliseconds(), 1))
+	if err := p.Process(ctx, cmd); err != nil {
+		return nil, err
+	}
+	if cmd.Val() == nil { // nothing there is redis.Nil
+		return nil, server.ErrNoReply
+	}
+	return cmd.Result()
+}
+
+// lengthen takes a claim that was there under its token: an earlier try set it, whose
+// reply was lost, or an earlier Claim. Its lease may be all but over, and SET NX
+// has not lengthened it: another could have it before our first renewal, a third of a
+// lease from now.
+func (c *claim) lengthen(ctx context.Context) (sending, error) {
+	sent := c.store.send(ctx, time.Now().Add(c.options.Lease), c.renewal())
+	held, err := sent.yes()
+	switch {
+	case err != nil:
+		sent.unknown = true
+		return sent, err
+	case !held: // it has ended just now, or is recorded
+		return c.look(ctx)
+	}
+	c.got(ctx, sent.last)
+	return sent, nil
+}
+
+// got begins the lease.
+func (c *claim) got(ctx context.Context, sentAt time.Time) {
+	s := c.store
+	c.state = dedupe.StateClaimed
+	c.lease, c.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: c.options.Lease, SentAt: sentAt, Renew: c.renew})
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		s.live[c] = struct{}{}
+	}
+	s.mu.Unlock()
+	if closed {
+		c.lease.Release(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
+	}
+}
+
 // renewal makes the lease begin anew, if the claim is still ours.
 func (c *claim) renewal() step {
-	return script(renewScript, c.name, claimValue(c.options.Token), c.options.Lease.Milliseconds(), tagOf(c.options.Token))
+	return script(renewScript, c.name, c.value, c.options.Lease.Milliseconds(), tagOf(c.options.Token))
 }
 
 func (c *claim) renew(ctx context.Context) error {
@@ -75,7 +158,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	ctx, cancel := c.lease.While(ctx)
 	defer cancel()
 	s := c.store
-	commit := script(commitScript, c.name, claimValue(c.options.Token), kind, c.tag, body, c.options.Retention.Milliseconds())
+	commit := script(commitScript, c.args[0], c.args[1], kind, body, c.options.Retention.Milliseconds())
 	if len(body) > batchedBytes {
 		run := commit.run
 		commit = step{run: func(ctx context.Context, p server.Processor) (any, error) {
@@ -138,7 +221,7 @@ func (c *claim) Rollback(ctx context.Context) error {
 	}
 	c.release()
 	s := c.store
-	if sent := s.send(ctx, c.lease.End(), script(removeScript, c.name, claimValue(c.options.Token))); sent.err != nil {
+	if sent := s.send(ctx, c.lease.End(), script(removeScript, c.name, c.value)); sent.err != nil {
 		return s.explain("rollback", c.name, sent.err)
 	}
 	return nil
@@ -157,9 +240,12 @@ func (c *claim) Settle(ctx context.Context) error {
 	if c.state != dedupe.StateDone && !c.committed.Load() {
 		return nil
 	}
-	s := c.store
+	s, tag := c.store, c.tag
+	if c.state == dedupe.StateClaimed {
+		tag = tagOf(c.options.Token)
+	}
 	until := time.Now().Add(c.options.Lease)
-	if sent := s.send(ctx, until, script(settleScript, c.name, c.tag)); sent.err != nil {
+	if sent := s.send(ctx, until, script(settleScript, c.name, tag)); sent.err != nil {
 		return s.explain("settle", c.name, sent.err)
 	}
 	return nil

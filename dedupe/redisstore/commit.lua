@@ -2,9 +2,8 @@
 -- KEYS[1] record
 -- ARGV[1] value of the claim: 'c' and the token
 -- ARGV[2] kind of the record
--- ARGV[3] tag of the token, 5 bytes
--- ARGV[4] fingerprint, 16 bytes, group and outputs
--- ARGV[5] retention in milliseconds
+-- ARGV[3] tag of the token, 5 bytes, fingerprint, 16 bytes, group and outputs
+-- ARGV[4] retention in milliseconds
 -- Returns
 --   1  it is recorded, by this call or by an earlier one of the same token
 --   0  the claim is not held by the token; nothing was changed
@@ -20,8 +19,8 @@ if value == ARGV[1] then
   for _ = 1, 6 do -- not struct.pack, which servers for tests don't have
     at, ms = string.char(ms % 256) .. at, math.floor(ms / 256)
   end
-  redis.call('SET', KEYS[1], ARGV[2] .. at .. ARGV[3] .. ARGV[4], 'PX', ARGV[5])
+  redis.call('SET', KEYS[1], ARGV[2] .. at .. ARGV[3], 'PX', ARGV[4])
   return 1
 end
-if string.find('deDEgh', string.sub(value, 1, 1), 1, true) and string.sub(value, 8, 12) == ARGV[3] then return 1 end
+if string.find('deDEgh', string.sub(value, 1, 1), 1, true) and string.sub(value, 8, 12) == string.sub(ARGV[3], 1, 5) then return 1 end
 return 0

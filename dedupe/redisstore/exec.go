@@ -38,7 +38,7 @@ var (
 
 // runner is a script.
 type runner interface {
-	Run(ctx context.Context, p server.Processor, keys []string, args ...any) (any, error)
+	RunWords(ctx context.Context, p server.Processor, keys int, words []any) (any, error)
 }
 
 // spender is a script that may use memory when the server has none left for writes. What
@@ -53,11 +53,11 @@ func newSpender(body string) spender {
 	return spender{server.NewScript("#!lua flags=allow-oom\n" + body), server.NewScript(body)}
 }
 
-// Run implements runner.
-func (s spender) Run(ctx context.Context, p server.Processor, keys []string, args ...any) (any, error) {
-	reply, err := s.flagged.Run(ctx, p, keys, args...)
+// RunWords implements runner.
+func (s spender) RunWords(ctx context.Context, p server.Processor, keys int, words []any) (any, error) {
+	reply, err := s.flagged.RunWords(ctx, p, keys, words)
 	if err != nil && redis.HasErrorPrefix(err, "Error compiling script") {
-		return s.plain.Run(ctx, p, keys, args...)
+		return s.plain.RunWords(ctx, p, keys, words)
 	}
 	return reply, err
 }
@@ -158,8 +158,7 @@ func (s *Store) send(ctx context.Context, until time.Time, st step) sending {
 // a time ctx alone ends it. What has failed goes out by itself, so that one that can't be sent
 // is no trouble for others, and a cluster's client hears of it.
 func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until time.Time, st step) (out sending) {
-	pause := &backoff.ExponentialBackOff{InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond, RandomizationFactor: 0.3}
-	pause.Reset()
+	var pause *backoff.ExponentialBackOff
 	for try := s.together; ; try = s.once {
 		out.last = time.Now()
 		out.reply, out.pending = try(ctx, st)
@@ -171,6 +170,10 @@ func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until ti
 			return out
 		}
 		out.unknown = out.unknown || server.Classify(out.err) == server.Ambiguous
+		if pause == nil {
+			pause = &backoff.ExponentialBackOff{InitialInterval: 10 * time.Millisecond, Multiplier: 2, MaxInterval: 500 * time.Millisecond, RandomizationFactor: 0.3}
+			pause.Reset()
+		}
 		next := pause.NextBackOff()
 		if !until.IsZero() && time.Now().Add(next).After(until) {
 			return out
@@ -182,10 +185,11 @@ func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until ti
 	}
 }
 
-// script is a step that runs a script for a record.
-func script(script runner, name string, args ...any) step {
-	return step{key: name, run: func(ctx context.Context, p server.Processor) (any, error) {
-		return script.Run(ctx, p, []string{name}, args...)
+// script is a step that runs a script for the record of this name, which is the first of
+// the words.
+func script(script runner, words ...any) step {
+	return step{key: words[0].(string), run: func(ctx context.Context, p server.Processor) (any, error) {
+		return script.RunWords(ctx, p, 1, words)
 	}}
 }
 

@@ -144,7 +144,7 @@ func (r record) groupOf(namespace string) string {
 	return r.group
 }
 
-// encode makes the kind of a record, and what commit.lua puts behind the time and the tag.
+// encode makes the kind of a record, and what commit.lua puts behind the time.
 func encode(namespace string, o dedupe.ClaimOptions, outputs [][]byte) (kind string, body []byte, err error) {
 	kinds := kindsOwnName
 	switch o.Group {
@@ -154,13 +154,13 @@ func encode(namespace string, o dedupe.ClaimOptions, outputs [][]byte) (kind str
 		kinds = kindsSameName
 	}
 	var sum [storeutil.DigestBytes]byte
-	digest := storeutil.Digest(o.Fingerprint)
-	copy(sum[:], digest)
-	kind = kinds[:1]
-	if len(digest) == 0 {
-		kind = kinds[1:]
+	kind = kinds[1:]
+	if digest := storeutil.Digest(o.Fingerprint); len(digest) > 0 {
+		kind = kinds[:1]
+		copy(sum[:], digest)
 	}
-	body = sum[:]
+	body = append(make([]byte, 0, tagBytes+len(sum)), tagOf(o.Token)...)
+	body = append(body, sum[:]...)
 	if kinds == kindsOwnName {
 		body = append(binary.BigEndian.AppendUint16(body, uint16(len(o.Group))), o.Group...) //nolint:gosec // Validate bounds it
 	}

@@ -35,10 +35,10 @@ func TestGoldenRecordNames(t *testing.T) {
 }
 
 // assemble does what commit.lua does.
-func assemble(at time.Time, tag, kind string, body []byte) string {
+func assemble(at time.Time, kind string, body []byte) string {
 	var ms [8]byte
 	binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli()))
-	return kind + string(ms[2:]) + tag + string(body)
+	return kind + string(ms[2:]) + string(body)
 }
 
 func TestRecordIsReadAsWritten(t *testing.T) {
@@ -46,12 +46,12 @@ func TestRecordIsReadAsWritten(t *testing.T) {
 	for _, fingerprint := range [][]byte{nil, []byte("one")} {
 		for group, extra := range map[string]int{"": 0, "billing": 0, "audit": 2 + len("audit")} {
 			for _, outputs := range [][][]byte{nil, {{}}, {[]byte("a"), {}, bytes.Repeat([]byte("x"), 300)}} {
-				kind, body, err := encode("billing", dedupe.ClaimOptions{Fingerprint: fingerprint, Group: group}, outputs)
+				kind, body, err := encode("billing", dedupe.ClaimOptions{Token: "token", Fingerprint: fingerprint, Group: group}, outputs)
 				if err != nil {
 					t.Fatal(err)
 				}
 				tag := tagOf("token")
-				value := assemble(at, tag, kind, body)
+				value := assemble(at, kind, body)
 				r, err := parseRecord(value)
 				if err != nil {
 					t.Fatal(err)

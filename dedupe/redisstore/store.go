@@ -29,15 +29,11 @@ package redisstore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/onceward/watermill-idempotent/dedupe"
-	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/wait"
 )
@@ -117,24 +113,25 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) 
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	name := s.names.name(k)
+	c := &claim{store: s, key: k, name: s.names.name(k), value: claimValue(o.Token), options: o, ctx: ctx}
+	c.args = [2]any{c.name, c.value}
 	giveUp := time.Now().Add(o.Wait)
 	pause := firstLook
 	for {
-		c, sent, err := s.look(ctx, k, o)
+		sent, err := c.look(ctx)
 		if err != nil {
 			// What can't be read is neither got nor to be given up.
 			if sent.unknown {
-				s.giveUpLater(name, o, sent.pending)
+				s.giveUpLater(c, sent.pending)
 			}
-			return nil, s.explain("claim", name, err)
+			return nil, s.explain("claim", c.name, err)
 		}
 		left := time.Until(giveUp)
 		if c.state != dedupe.StateInProgress {
 			return c, nil
 		}
 		if left <= 0 {
-			c.info.RetryAfter = s.left(ctx, name, o.Lease)
+			c.info.RetryAfter = s.left(ctx, c.name, o.Lease)
 			return c, nil
 		}
 		if !wait.For(ctx, s.ending, min(pause, left)) {
@@ -144,88 +141,10 @@ func (s *Store) Claim(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) 
 	}
 }
 
-// look asks once, and reads what it got.
-func (s *Store) look(ctx context.Context, k dedupe.Key, o dedupe.ClaimOptions) (*claim, sending, error) {
-	name, value := s.names.name(k), claimValue(o.Token)
-	sent := s.send(ctx, time.Now().Add(o.Lease), step{key: name, run: func(ctx context.Context, p server.Processor) (any, error) {
-		cmd := server.NewCommand(ctx, 1, "set", name, value, "nx", "get", "px", max(o.Lease.Milliseconds(), 1))
-		if err := p.Process(ctx, cmd); err != nil {
-			return nil, err
-		}
-		if cmd.Val() == nil { // nothing there is redis.Nil
-			return nil, server.ErrNoReply
-		}
-		return cmd.Result()
-	}})
-	c := &claim{store: s, key: k, name: name, options: o, tag: tagOf(o.Token), ctx: ctx}
-	switch {
-	case errors.Is(sent.err, redis.Nil): // there was nothing, and this try set it
-		return s.claimed(ctx, c, sent.last), sent, nil
-	case sent.err != nil:
-		return nil, sent, sent.err
-	}
-	text, ok := sent.value.(string)
-	if !ok {
-		return nil, sent, fmt.Errorf("unexpected reply %v", sent.value)
-	}
-	if text == value {
-		return s.lengthened(ctx, c)
-	}
-	r, err := parseRecord(text)
-	if err != nil {
-		sent.unknown = false // the key is not ours
-		return nil, sent, err
-	}
-	if r.claim {
-		c.state = dedupe.StateInProgress
-		return c, sent, nil
-	}
-	c.info = dedupe.ClaimInfo{CommittedAt: r.at, Group: r.groupOf(k.Namespace)}
-	if !storeutil.SameDigest(r.digest, storeutil.Digest(o.Fingerprint)) {
-		c.state = dedupe.StateConflict
-	} else {
-		c.state, c.outputs, c.tag = dedupe.StateDone, r.outputs, r.tag
-	}
-	return c, sent, nil
-}
-
-// lengthened makes a claim of one that was there under its token: an earlier try set it,
-// whose reply was lost, or an earlier Claim. Its lease may be all but over, and SET NX
-// has not lengthened it: another could have it before our first renewal, a third of a
-// lease from now.
-func (s *Store) lengthened(ctx context.Context, c *claim) (*claim, sending, error) {
-	sent := s.send(ctx, time.Now().Add(c.options.Lease), c.renewal())
-	held, err := sent.yes()
-	switch {
-	case err != nil:
-		sent.unknown = true
-		return nil, sent, err
-	case !held: // it has ended just now, or is recorded
-		return s.look(ctx, c.key, c.options)
-	}
-	return s.claimed(ctx, c, sent.last), sent, nil
-}
-
-// claimed makes the claim that was got.
-func (s *Store) claimed(ctx context.Context, c *claim, sentAt time.Time) *claim {
-	c.state = dedupe.StateClaimed
-	c.lease, c.ctx = storeutil.NewLease(ctx, storeutil.LeaseConfig{Duration: c.options.Lease, SentAt: sentAt, Renew: c.renew})
-	s.mu.Lock()
-	closed := s.closed
-	if !closed {
-		s.live[c] = struct{}{}
-	}
-	s.mu.Unlock()
-	if closed {
-		c.lease.Release(fmt.Errorf("%w: %w", dedupe.ErrLeaseLost, dedupe.ErrClosed))
-	}
-	return c
-}
-
 // giveUpLater deletes a claim that nobody waits for any more. The try that is still on
 // its way goes first, or the claim would come after its deletion. One that comes even
 // later, from a connection that hung, stays until the lease ends it.
-func (s *Store) giveUpLater(name string, o dedupe.ClaimOptions, pending <-chan struct{}) {
+func (s *Store) giveUpLater(c *claim, pending <-chan struct{}) {
 	if !s.begin() {
 		return
 	}
@@ -234,7 +153,7 @@ func (s *Store) giveUpLater(name string, o dedupe.ClaimOptions, pending <-chan s
 		if pending != nil {
 			<-pending
 		}
-		s.send(context.Background(), time.Now().Add(o.Lease), script(removeScript, name, claimValue(o.Token)))
+		s.send(context.Background(), time.Now().Add(c.options.Lease), script(removeScript, c.name, c.value))
 	}()
 }
 

@@ -38,34 +38,46 @@ type Lease struct {
 	cfg    LeaseConfig
 	margin time.Duration
 	cancel context.CancelCauseFunc
-	values context.Context //nolint:containedctx // of the caller, for renewals; it does not end
+	caller context.Context //nolint:containedctx // for the values that renewals have
 
 	mu    sync.Mutex
-	end   time.Time // by the local clock
-	timer *time.Timer
-	over  bool // no more renewals
+	end   time.Time   // by the local clock
+	timer *time.Timer // begins the renewal, and from then on ends the lease
+	over  bool        // no more renewals
 	err   error
 	steps []*context.CancelCauseFunc // they end the contexts of While when the lease is lost
 
 	// Most claims end before they have to be renewed: only then there is a goroutine.
-	renewal *time.Timer        // begins it
-	stop    context.CancelFunc // ends it, nil as long as there is none
-	done    chan struct{}      // closed when it has ended
+	stop context.CancelFunc // ends it, nil as long as there is none
+	done chan struct{}      // closed when it has ended
 }
 
-// NewLease starts to renew. The context that it returns comes from ctx and ends with
-// the cause [ErrLeaseLost] when the lease is lost. Stop must be called.
+// WithCancel is context.WithCancelCause for callers of Store.Claim: a lease that is made under
+// this very context ends it, instead of one derived from it. That saves an allocation or five.
+func WithCancel(parent context.Context) (context.Context, context.CancelCauseFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	return &cancelable{ctx, cancel}, cancel
+}
+
+type cancelable struct {
+	context.Context //nolint:containedctx // it is one
+	cancel          context.CancelCauseFunc
+}
+
+// NewLease starts to renew. The context that it returns comes from ctx, or is ctx if that is
+// [WithCancel]'s, and ends with the cause [ErrLeaseLost] when the lease is lost. Stop must be
+// called.
 func NewLease(ctx context.Context, cfg LeaseConfig) (*Lease, context.Context) {
-	l := &Lease{cfg: cfg, margin: margin(cfg.Duration)}
+	l := &Lease{cfg: cfg, margin: margin(cfg.Duration), caller: ctx}
 	l.end = cfg.SentAt.Add(cfg.Duration - l.margin)
-	// Renewal outlives ctx: what ends the handler does not end the claim, which is
-	// rolled back or committed after the handler has returned.
-	l.values = context.WithoutCancel(ctx)
-	ctx, l.cancel = context.WithCancelCause(ctx)
-	l.mu.Lock() // the timers may fire before they are assigned
+	if c, ok := ctx.(*cancelable); ok {
+		l.cancel = c.cancel
+	} else {
+		ctx, l.cancel = context.WithCancelCause(ctx)
+	}
+	l.mu.Lock() // the timer may fire before it is assigned
 	defer l.mu.Unlock()
-	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
-	l.renewal = time.AfterFunc(time.Until(cfg.SentAt.Add(l.every())), l.renew)
+	l.timer = time.AfterFunc(time.Until(cfg.SentAt.Add(l.every())), l.renew)
 	return l, ctx
 }
 
@@ -98,9 +110,15 @@ func (l *Lease) Err() error {
 // While returns a context for a step that needs the claim, such as a commit. It ends with
 // ctx, and when the lease is lost, then with the cause [ErrLeaseLost]. The lease is renewed
 // meanwhile, unless it was stopped: then the context ends with the lease.
+//
+// A ctx that ends before the lease would is returned as it is. A claim that somebody else has
+// before its lease is over is not noticed by it; the store refuses the step then.
 func (l *Lease) While(ctx context.Context) (context.Context, context.CancelFunc) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if end, bounded := ctx.Deadline(); bounded && l.err == nil && end.Before(l.end) {
+		return ctx, func() {}
+	}
 	if l.over {
 		return context.WithDeadlineCause(ctx, l.end, errNotRenewed)
 	}
@@ -129,7 +147,6 @@ func (l *Lease) Stop() error {
 		time.AfterFunc(time.Until(l.end), func() { (*cancel)(errNotRenewed) })
 	}
 	l.timer.Stop()
-	l.renewal.Stop()
 	stop, done := l.stop, l.done
 	l.mu.Unlock()
 	if stop != nil {
@@ -186,14 +203,20 @@ func (l *Lease) expire() {
 // renew is the goroutine that renews, from when that is due for the first time.
 func (l *Lease) renew() {
 	l.mu.Lock()
+	if !l.over && l.err == nil {
+		l.checkClock() // the process may have been frozen
+	}
 	if l.over || l.err != nil {
 		l.mu.Unlock()
 		return
 	}
-	ctx, stop := context.WithCancel(l.values)
+	// Renewal outlives the caller's context: what ends the handler does not end the claim,
+	// which is rolled back or committed after the handler has returned.
+	ctx, stop := context.WithCancel(context.WithoutCancel(l.caller))
 	defer stop()
 	l.stop, l.done = stop, make(chan struct{})
 	defer close(l.done)
+	l.timer = time.AfterFunc(time.Until(l.end), l.expire)
 	l.mu.Unlock()
 
 	every, again := l.every(), l.cfg.Duration/20

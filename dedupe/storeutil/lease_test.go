@@ -221,3 +221,50 @@ func TestLeaseOutlivesItsContext(t *testing.T) {
 		}
 	})
 }
+
+// The lease ends a context of WithCancel itself, and of any other one that is derived from it.
+func TestLeaseEndsTheContextOfItsCaller(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		config := storeutil.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { return storeutil.ErrLeaseLost }}
+		own, cancel := storeutil.WithCancel(t.Context())
+		defer cancel(nil)
+		l, ctx := storeutil.NewLease(own, config)
+		defer l.Release(nil)
+		if ctx != own {
+			t.Error("it made a context of its own")
+		}
+		wider, stop := storeutil.WithCancel(t.Context())
+		defer stop(nil)
+		type key struct{}
+		l, ctx = storeutil.NewLease(context.WithValue(wider, key{}, "narrower"), config)
+		defer l.Release(nil)
+		<-own.Done()
+		<-ctx.Done()
+		if !errors.Is(context.Cause(own), storeutil.ErrLeaseLost) || !errors.Is(context.Cause(ctx), storeutil.ErrLeaseLost) {
+			t.Errorf("they ended with %v and %v", context.Cause(own), context.Cause(ctx))
+		}
+		if wider.Err() != nil {
+			t.Errorf("what is above the context of the claim ended with %v", context.Cause(wider))
+		}
+	})
+}
+
+// A step that ends before the lease does needs no context of its own.
+func TestWhileForAShortStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := storeutil.NewLease(t.Context(), storeutil.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { return nil }})
+		defer l.Release(nil)
+		for _, tt := range []struct {
+			lasts time.Duration
+			own   bool
+		}{{leaseTime / 2, false}, {leaseTime, true}} {
+			step, cancel := context.WithTimeout(t.Context(), tt.lasts)
+			ctx, done := l.While(step)
+			if (ctx != step) != tt.own {
+				t.Errorf("%v: a context of its own: %v", tt.lasts, ctx != step)
+			}
+			done()
+			cancel()
+		}
+	})
+}

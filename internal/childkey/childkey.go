@@ -12,8 +12,11 @@ import (
 
 // Claims are the child keys of one run that have been given to messages.
 type Claims struct {
+	// Handled is what the run handles: package eventkey's.
+	Handled any
+
 	mu      sync.Mutex
-	holders map[name]*holder
+	holders map[name]*holder // nil before the first
 }
 
 type name struct{ topic, event string }
@@ -43,9 +46,9 @@ func (a sameness) same(b sameness) bool {
 
 type contextKey struct{}
 
-// With puts the claims of a new run onto a context.
-func With(ctx context.Context) context.Context {
-	return context.WithValue(ctx, contextKey{}, &Claims{holders: make(map[name]*holder)})
+// With puts the claims of a new run onto a context, and what it handles.
+func With(ctx context.Context, handled any) context.Context {
+	return context.WithValue(ctx, contextKey{}, &Claims{Handled: handled})
 }
 
 // From returns the claims of the run that a context is of, nil if it is of none.
@@ -65,6 +68,9 @@ func (c *Claims) Take(topic, event string, msg *message.Message) *Claim {
 	switch {
 	case h == nil:
 		h = &holder{sameness: s}
+		if c.holders == nil {
+			c.holders = make(map[name]*holder)
+		}
 		c.holders[n] = h
 	case h.same(s):
 	case h.payload == s.payload && h.may && !h.is && h.trying == 0:

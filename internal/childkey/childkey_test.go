@@ -23,7 +23,7 @@ func TestSettledClaims(t *testing.T) {
 		{[]Outcome{MaybeSent, Sent}, false, false},
 		{[]Outcome{Sent, NotSent}, false, false},
 	} {
-		claims := From(With(context.Background()))
+		claims := From(With(context.Background(), nil))
 		msg := message.NewMessage("u1", []byte("p"))
 		for _, o := range tt.outcomes {
 			c := claims.Take("orders", "Sent", msg)

@@ -25,19 +25,24 @@ func KeyOf(s eventkey.Source, topic string, msg *message.Message) (key string, e
 		}
 	}()
 	key, err = s.Key(topic, msg)
-	var named *eventkey.NoKeyError
 	switch {
 	case err == nil && eventkey.CheckKey(key) == nil:
 		return key, nil
 	case err == nil:
 		return "", checkKeyOf(key, fmt.Sprintf("the key of source %T", s), topic, msg)
-	case errors.Is(err, eventkey.ErrNoKey) && !errors.As(err, &named):
+	case errors.Is(err, eventkey.ErrNoKey) && !isNamed(err):
 		// A plain ErrNoKey doesn't name the message that it is about.
 		return "", fmt.Errorf("message %q for topic %q: %w", msg.UUID, topic, err)
 	case errors.Is(err, eventkey.ErrNoKey):
 		return "", err
 	}
 	return "", fault.As(eventkey.ErrInvalidMessage, err)
+}
+
+// isNamed is a function of its own, so that a key that is found costs no allocation.
+func isNamed(err error) bool {
+	var named *eventkey.NoKeyError
+	return errors.As(err, &named)
 }
 
 // checkKeyOf is CheckKey with the message in the error.

@@ -11,7 +11,7 @@ import (
 
 // Script is a Lua script that is sent once, see [Command]. All of its keys must be
 // in one slot.
-type Script struct{ body, sha string }
+type Script struct{ body, sha any } // texts
 
 // NewScript makes a script of its source.
 func NewScript(body string) *Script {
@@ -22,20 +22,25 @@ func NewScript(body string) *Script {
 // Run runs the script. A server that has not seen it yet has run nothing and is
 // sent the source.
 func (s *Script) Run(ctx context.Context, p Processor, keys []string, args ...any) (any, error) {
-	reply, err := s.send(ctx, p, "evalsha", s.sha, keys, args)
+	words := make([]any, 0, len(keys)+len(args))
+	for _, key := range keys {
+		words = append(words, key)
+	}
+	return s.RunWords(ctx, p, len(keys), append(words, args...))
+}
+
+// RunWords is Run for keys and arguments that are in one list, the keys first.
+func (s *Script) RunWords(ctx context.Context, p Processor, keys int, words []any) (any, error) {
+	reply, err := s.send(ctx, p, "evalsha", s.sha, keys, words)
 	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
-		return s.send(ctx, p, "eval", s.body, keys, args)
+		return s.send(ctx, p, "eval", s.body, keys, words)
 	}
 	return reply, err
 }
 
-func (s *Script) send(ctx context.Context, p Processor, verb, text string, keys []string, args []any) (any, error) {
-	words := make([]any, 0, 3+len(keys)+len(args))
-	words = append(words, verb, text, len(keys))
-	for _, key := range keys {
-		words = append(words, key)
-	}
-	cmd := NewCommand(ctx, 3, append(words, args...)...)
+func (*Script) send(ctx context.Context, p Processor, verb string, text any, keys int, words []any) (any, error) {
+	all := append(make([]any, 0, 3+len(words)), verb, text, keys)
+	cmd := NewCommand(ctx, 3, append(all, words...)...)
 	if err := Process(ctx, p, cmd); err != nil {
 		return nil, err
 	}

@@ -108,8 +108,8 @@ func TestRenewalBehindTheCommit(t *testing.T) {
 	}
 }
 
-// isRecord tells the script that makes a record: verb, script, 1, key, and five more.
-func isRecord(cmd redis.Cmder) bool { return len(cmd.Args()) == 9 }
+// isRecord tells the script that makes a record: verb, script, 1, key, and four more.
+func isRecord(cmd redis.Cmder) bool { return len(cmd.Args()) == 8 }
 
 // scriptHook is called in place of each script and each SET, with what sends it.
 type scriptHook func(cmd redis.Cmder, send func() error) error
