@@ -11,6 +11,9 @@ LINT          := bin/golangci-lint-$(LINT_VERSION)
 TIMEOUT       ?= 15m
 BENCH         ?= .
 BENCHTIME     ?= 1s
+ROWS          ?= .
+ROUNDS        ?= 5
+TARGET        ?= 500ms
 FUZZTIME      ?= 10s
 PARALLEL      ?= 6
 
@@ -95,13 +98,19 @@ faults: race-note servers ## the fault runs at full length
 faults-short: race-note servers ## the fault runs, short
 	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -short -run '$(FAULTS)' ./...
 
+# JSON and SVG name files for the results and their chart.
 .PHONY: bench
-bench: servers ## benchmarks on real servers (BENCH=regexp BENCHTIME=1s); quote ratios, not numbers
-	cd tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
+bench: servers ## beside watermill-redisstream and the raw client, with floors: exit 1 if one is short (ROWS=regexp ROUNDS=5 TARGET=500ms JSON=file SVG=file)
+	cd tests && ROWS='$(ROWS)' ROUNDS=$(ROUNDS) TARGET=$(TARGET) JSON=$(abspath $(JSON)) SVG=$(abspath $(SVG)) JUDGE=$(JUDGE) \
+		$(GO) test -run '^$$' -bench '^BenchmarkFloors$$' -benchtime 1x -timeout 60m ./bench
 
 .PHONY: bench-short
-bench-short: ## the same, only long enough to see that they run
-	@$(MAKE) --no-print-directory bench BENCHTIME=100ms
+bench-short: ## the same, only long enough to see that it runs
+	@$(MAKE) --no-print-directory bench ROUNDS=1 TARGET=20ms JUDGE=no
+
+.PHONY: benchmarks
+benchmarks: servers ## Go benchmarks on real servers (BENCH=regexp BENCHTIME=1s)
+	cd tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=10s

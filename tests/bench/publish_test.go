@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -30,10 +31,15 @@ var (
 	filler = fmt.Sprintf("%0*d", 140, 0)
 )
 
-// newMessage makes a payment of about 200 bytes that nobody has published.
+// newMessage makes a payment of about 200 bytes that nobody has published, with three fields
+// of metadata.
 func newMessage() *message.Message {
 	n := number.Add(1)
-	return message.NewMessage(uuid.NewString(), fmt.Appendf(nil, `{"order_id":"%d","payment_id":"p%d","note":"%s"}`, n/2, n, filler))
+	msg := message.NewMessage(uuid.NewString(), fmt.Appendf(nil, `{"order_id":"%d","payment_id":"p%d","note":"%s"}`, n/2, n, filler))
+	msg.Metadata.Set("tenant", "acme")
+	msg.Metadata.Set("event", "PaymentReceived")
+	msg.Metadata.Set("correlation_id", strconv.FormatInt(n, 16))
+	return msg
 }
 
 func newMessages(n int) []*message.Message {
