@@ -3,14 +3,11 @@ package middleware
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
-	"github.com/onceward/watermill-idempotent/internal/rediskey"
-	"github.com/onceward/watermill-idempotent/internal/wire"
 )
 
 // keyOf finds the key of a consumed message: the one that it brings, else what the
@@ -44,24 +41,6 @@ func keyFault(err error, topic string, msg *message.Message) error {
 		return nil
 	}
 	return fmt.Errorf("key of message %s in topic %q: %w", msg.UUID, topic, err)
-}
-
-// recordKey is the key that a message is recorded under: its event's. On a topic of
-// dead letters, and on one of Config.PoisonTopics, the message is on its way, to the
-// Requeuer for one, and whoever sends it on must see each such move of the event: there it
-// is the idempotent ID, with attempt and origin, and for a dead letter with the group and
-// the entry that it was. The marks alone don't say so: they stay on the message when it is
-// back on its own topic, and on what is copied from it.
-func (o *Once) recordKey(topic, key string, msg *message.Message) string {
-	dead := msg.Metadata.Get(wire.FieldDeadOrigin)
-	stream := identity.DeadStream(msg.Metadata)
-	switch {
-	case stream != "" && topic == rediskey.DeadLetter(stream):
-		key = eventkey.Join(key, msg.Metadata.Get(wire.FieldDeadGroup), dead)
-	case !slices.Contains(o.cfg.PoisonTopics, topic):
-		return key
-	}
-	return identity.IdempotentID(key, identity.AttemptOf(msg.Metadata), identity.OriginOf(msg.Metadata))
 }
 
 // suspectPoisonTopic says, once, that a message with the marks of a PoisonQueue was

@@ -50,7 +50,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 	case err != nil:
 		return r.end.refused(fmt.Errorf("middleware: handler %s: %w", r.key.Handler, err))
 	}
-	r.eventKey, r.key.Event = key, r.once.recordKey(r.key.Topic, key, r.msg)
+	r.eventKey, r.key.Event = key, identity.RecordKey(r.key.Topic, key, r.msg.Metadata, r.once.cfg.PoisonTopics)
 	if err := r.enter(); err != nil {
 		return r.end.refused(err)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
@@ -159,12 +160,12 @@ func (t *topicChecker) check(ctx context.Context) (TopicReport, server.Info, err
 	r := t.report
 	tr := TopicReport{Topic: t.name}
 	info, err := server.Probe(ctx, t.client, rediskey.LayoutKey(t.name))
-	var layout appender.Layout
+	var chosen appender.Layout
 	mode := t.streams.Mode // as far as it is known to a user who may not even ask the server what it can do
 	switch {
 	case err == nil:
-		layout = t.stream.Wanted(info)
-		tr.Layout, mode = layoutOf(layout), layout.Mode
+		chosen = t.stream.Wanted(info)
+		tr.Layout, mode = layoutOf(chosen), chosen.Mode
 	case !server.IsRefusedByACL(err):
 		return tr, info, err
 	}
@@ -174,7 +175,7 @@ func (t *topicChecker) check(ctx context.Context) (TopicReport, server.Info, err
 	}
 	if len(tr.Missing) > 0 {
 		if err == nil {
-			err = t.stream.Usable(layout, info)
+			err = t.stream.Usable(chosen, info)
 		}
 		return tr, info, errors.Join(t.stream.Lacks(tr.Missing), err)
 	}
@@ -190,8 +191,8 @@ func (t *topicChecker) check(ctx context.Context) (TopicReport, server.Info, err
 			r.warn("Topic %q has the layout %v with %d shards, the configuration asks for %v with %d; the layout is obeyed.",
 				t.name, found.Mode, found.Shards, wanted.Mode, wanted.Shards)
 		}
-		layout = found
-		tr.Layout = layoutOf(layout)
+		chosen = found
+		tr.Layout = layoutOf(chosen)
 	}
 	stream, exists, err := server.ReadStreamInfo(ctx, t.client, t.name)
 	if err != nil {
@@ -200,26 +201,26 @@ func (t *topicChecker) check(ctx context.Context) (TopicReport, server.Info, err
 	if tr.Exists = exists; exists {
 		t.checkTraps(ctx, stream, tr.Layout)
 	}
-	t.checkWindow(&tr, layout, stream)
+	t.checkWindow(&tr, chosen, stream)
 	if err := t.checkTrimming(ctx, tr.Exists); err != nil {
 		return tr, info, err
 	}
-	return tr, info, t.stream.Usable(layout, info)
+	return tr, info, t.stream.Usable(chosen, info)
 }
 
 // checkWindow works out the window as the next set-up would leave it.
-func (t *topicChecker) checkWindow(tr *TopicReport, layout appender.Layout, stream server.StreamInfo) {
+func (t *topicChecker) checkWindow(tr *TopicReport, chosen appender.Layout, stream server.StreamInfo) {
 	r, wanted := t.report, t.settings.Window
-	duration, maxSize := int64(layout.Duration/time.Second), int64(appender.MaxShardEntries)
+	duration, maxSize := int64(chosen.Duration/time.Second), int64(layout.MaxShardEntries)
 	if stream.IIDsTracked > 0 {
 		duration, maxSize = stream.IDMPDuration, stream.IDMPMaxSize
 	}
-	if layout.Mode != appender.Latch && (duration != int64(wanted.Duration/time.Second) || maxSize != appender.MaxShardEntries) {
+	if chosen.Mode != appender.Latch && (duration != int64(wanted.Duration/time.Second) || maxSize != layout.MaxShardEntries) {
 		r.warn("Topic %q has a window of %d s and %d ids a producer, the configuration asks for %v; it stays, since changing "+
 			"it would forget %d keys.", t.name, duration, maxSize, wanted.Duration, stream.IIDsTracked)
 	}
-	tr.Window = Window(appender.EffectiveWindow(layout, duration, maxSize, appender.Window(wanted)))
-	if layout.Mode == appender.Latch {
+	tr.Window = Window(layout.EffectiveWindow(chosen, duration, maxSize, layout.Window(wanted)))
+	if chosen.Mode == appender.Latch {
 		tr.Memory = int64(wanted.Entries) * latchBytes
 		return
 	}

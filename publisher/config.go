@@ -15,6 +15,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/invalid"
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 )
@@ -171,7 +172,7 @@ func (c *Config) checkIdentity(f *invalid.Faults) {
 func (c *Config) resolveTopics(f *invalid.Faults) {
 	window := Window{Duration: DefaultWindowDuration, Entries: DefaultWindowEntries}
 	if c.Mode == ModeIDMPAuto {
-		window.Entries = appender.MaxShardEntries
+		window.Entries = layout.MaxShardEntries
 	}
 	c.Window = c.Window.withDefaults(window)
 	if err := c.Window.validate(c.Mode); err != nil {
@@ -274,5 +275,5 @@ func (c *Config) streams() appender.Config {
 }
 
 func (t TopicConfig) ofStream(maxlen int64) appender.Settings {
-	return appender.Settings{Window: appender.Window(t.Window), MaxAge: t.MaxAge, MaxLen: maxlen, Fingerprint: t.Fingerprint}
+	return appender.Settings{Window: layout.Window(t.Window), MaxAge: t.MaxAge, MaxLen: maxlen, Fingerprint: t.Fingerprint}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
+	"github.com/onceward/watermill-idempotent/internal/layout"
 )
 
 // Defaults of [Window].
@@ -41,18 +41,18 @@ func (w Window) withDefaults(fallback Window) Window {
 
 func (w Window) validate(mode Mode) error {
 	var faults []error
-	if w.Duration < 0 || w.Duration > appender.MaxDuration {
-		faults = append(faults, fmt.Errorf("Window.Duration %v is outside 1 s to %v", w.Duration, appender.MaxDuration))
+	if w.Duration < 0 || w.Duration > layout.MaxDuration {
+		faults = append(faults, fmt.Errorf("Window.Duration %v is outside 1 s to %v", w.Duration, layout.MaxDuration))
 	} else if unit := w.unit(mode); w.Duration%unit != 0 || w.Duration < unit {
 		faults = append(faults, fmt.Errorf("Window.Duration %v is not a positive multiple of %v", w.Duration, unit))
 	}
 	if w.Entries < 0 {
 		faults = append(faults, fmt.Errorf("Window.Entries %d is negative", w.Entries))
-	} else if mode == ModeIDMPAuto && w.Entries > appender.MaxShardEntries {
-		faults = append(faults, fmt.Errorf("Window.Entries %d: mode idmpauto has no key to spread, and holds %d", w.Entries, appender.MaxShardEntries))
-	} else if appender.ShardsFor(w.Entries) == 0 {
+	} else if mode == ModeIDMPAuto && w.Entries > layout.MaxShardEntries {
+		faults = append(faults, fmt.Errorf("Window.Entries %d: mode idmpauto has no key to spread, and holds %d", w.Entries, layout.MaxShardEntries))
+	} else if layout.ShardsFor(w.Entries) == 0 {
 		faults = append(faults, fmt.Errorf("Window.Entries %d needs more than %d producer IDs of %d entries each",
-			w.Entries, appender.MaxShards, appender.MaxShardEntries))
+			w.Entries, layout.MaxShards, layout.MaxShardEntries))
 	}
 	return errors.Join(faults...)
 }

@@ -22,6 +22,46 @@ func LatchKey(topic, producer, idempotentID string) string {
 	return prefix(topic) + latchInfix + escape(producer) + ":" + idempotentID
 }
 
+// TopicOfLayout is the topic whose layout record has this key; false where it is none.
+func TopicOfLayout(key string) (topic string, ok bool) {
+	head, ok := strings.CutSuffix(key, layoutSuffix)
+	if !ok || !strings.HasPrefix(head, "{") {
+		return "", false
+	}
+	end := strings.IndexByte(head, '}')
+	if end < 0 {
+		return "", false
+	}
+	topic = head[1:end]
+	if rest := head[end+1:]; rest != "" {
+		if rest[0] != '/' {
+			return "", false
+		}
+		topic = unescaper.Replace(rest[1:])
+	}
+	return topic, LayoutKey(topic) == key
+}
+
+// LayoutPattern is a pattern, as for SCAN, that the layout records of all topics match.
+const LayoutPattern = "{*" + layoutSuffix
+
+// LatchPrefix begins the keys of all latches of a topic.
+func LatchPrefix(topic string) string { return prefix(topic) + latchInfix }
+
+// LatchProducer begins the part of a latch's key, behind LatchPrefix, that has the
+// idempotent ID.
+func LatchProducer(producer string) string { return escape(producer) + ":" }
+
+// ParseLatch takes the key of a latch of the topic apart.
+func ParseLatch(topic, key string) (producer, idempotentID string, ok bool) {
+	rest, ok := strings.CutPrefix(key, LatchPrefix(topic))
+	if !ok {
+		return "", "", false
+	}
+	producer, idempotentID, ok = strings.Cut(rest, ":")
+	return unescaper.Replace(producer), idempotentID, ok
+}
+
 // DeadLetter is the stream for the topic's dead letters: {orders}.dead.
 func DeadLetter(topic string) string { return prefix(topic) + deadLetterSuffix }
 
@@ -53,7 +93,10 @@ func prefix(topic string) string {
 	return "{" + tag + "}/" + escape(topic)
 }
 
-var escaper = strings.NewReplacer("%", "%25", ":", "%3A")
+var (
+	escaper   = strings.NewReplacer("%", "%25", ":", "%3A")
+	unescaper = strings.NewReplacer("%25", "%", "%3A", ":")
+)
 
 // escape makes a part that has no colon and is different for every part.
 func escape(part string) string {

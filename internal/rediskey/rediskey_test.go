@@ -81,6 +81,26 @@ func TestSideKeysAreInTheTopicsSlot(t *testing.T) {
 	})
 }
 
+// Tools find topics by the keys beside them.
+func TestNamesAreReadBack(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		topic, producer, id := hostile().Draw(t, "topic"), hostile().Draw(t, "producer"), hostile().Draw(t, "id")
+		if got, ok := TopicOfLayout(LayoutKey(topic)); !ok || got != topic {
+			t.Fatalf("%q is the layout record of %q, and not of %q", LayoutKey(topic), topic, got)
+		}
+		p, i, ok := ParseLatch(topic, LatchKey(topic, producer, id))
+		if !ok || p != producer || i != id {
+			t.Fatalf("latch %q of %q, %q: read as %q, %q", LatchKey(topic, producer, id), producer, id, p, i)
+		}
+		if !strings.HasPrefix(LatchKey(topic, producer, id), LatchPrefix(topic)+LatchProducer(producer)) {
+			t.Fatalf("%q does not begin with %q", LatchKey(topic, producer, id), LatchPrefix(topic)+LatchProducer(producer))
+		}
+		if got, ok := TopicOfLayout(topic); ok && LayoutKey(got) != topic {
+			t.Fatalf("%q is no layout record, and was taken for that of %q", topic, got)
+		}
+	})
+}
+
 func TestSideKeysAreDistinct(t *testing.T) {
 	type name struct{ kind, topic, producer, id string }
 	key := func(n name) string {

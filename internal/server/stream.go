@@ -16,12 +16,17 @@ import (
 type StreamInfo struct {
 	Last   streamid.ID // last-generated-id
 	Length int64
+	// Added is how many entries there ever were (entries-added).
+	Added int64
+	// First and Newest are the IDs of the entries at both ends, empty where there is none.
+	First, Newest string
 	// The rest is there from Redis 8.6 on; MaxSize is 0 before.
 	IDMPDuration int64 // seconds
 	IDMPMaxSize  int64 // ids a producer
 	PIDsTracked  int64
 	IIDsTracked  int64
 	IIDsAdded    int64
+	Duplicates   int64 // iids-duplicates
 }
 
 // StreamInfoCommand asks for a StreamInfo, once. It keeps the reply as it came:
@@ -90,6 +95,12 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 			last = string(r.value())
 		case "length":
 			info.Length = r.number()
+		case "entries-added":
+			info.Added = r.number()
+		case "first-entry":
+			info.First = r.entryID()
+		case "last-entry":
+			info.Newest = r.entryID()
 		case "idmp-duration":
 			info.IDMPDuration = r.number()
 		case "idmp-maxsize":
@@ -100,6 +111,8 @@ func parseStreamInfo(reply []byte) (StreamInfo, error) {
 			info.IIDsTracked = r.number()
 		case "iids-added":
 			info.IIDsAdded = r.number()
+		case "iids-duplicates":
+			info.Duplicates = r.number()
 		default:
 			r.value()
 		}
@@ -165,4 +178,19 @@ func (r *respReader) value() []byte {
 func (r *respReader) number() int64 {
 	n, _ := strconv.ParseInt(string(r.value()), 10, 64)
 	return n
+}
+
+// entryID reads an entry, and gives its ID; nothing where there is none.
+func (r *respReader) entryID() (id string) {
+	kind, text := r.line()
+	if kind != '*' {
+		return ""
+	}
+	n, _ := strconv.Atoi(string(text))
+	for i := 0; i < n && len(r.rest) > 0; i++ {
+		if value := r.value(); i == 0 {
+			id = string(value)
+		}
+	}
+	return id
 }

@@ -20,7 +20,7 @@ const (
 
 func TestStreamInfo(t *testing.T) {
 	info, err := parseStreamInfo([]byte(replyMap))
-	want := StreamInfo{Last: streamid.ID{MS: 1700000000000, Seq: 7}, Length: 1, IDMPDuration: 3600, IDMPMaxSize: 10000, IIDsAdded: 5}
+	want := StreamInfo{Last: streamid.ID{MS: 1700000000000, Seq: 7}, Length: 1, IDMPDuration: 3600, IDMPMaxSize: 10000, IIDsAdded: 5, First: "1700000000000-7"}
 	if err != nil || info != want {
 		t.Errorf("%+v, %v; want %+v", info, err, want)
 	}

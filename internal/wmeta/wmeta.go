@@ -47,6 +47,17 @@ const (
 	DeadAt = DeadPrefix + "at"
 )
 
+// What a replay notes on the entry that it makes of a dead letter. None of it says which
+// attempt that is.
+const (
+	// DeadReplays is how often the event was replayed, this time included.
+	DeadReplays = DeadPrefix + "replays"
+	// DeadReplayedAt is when, in RFC 3339.
+	DeadReplayedAt = DeadPrefix + "replayed_at"
+	// DeadReplayedBy is by whom.
+	DeadReplayedBy = DeadPrefix + "replayed_by"
+)
+
 // Counter reads a counter in metadata. One that is missing or is no number is 0, as it is
 // for Watermill's Requeuer.
 func Counter(metadata map[string]string, name string) uint64 {

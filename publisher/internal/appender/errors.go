@@ -7,6 +7,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
@@ -16,7 +17,7 @@ var (
 	ErrLatchUnconfirmed = errors.New("latch was not written by this library and proves nothing")
 	ErrNotReplicated    = errors.New("message is not confirmed by enough replicas")
 	ErrModeUnsupported  = errors.New("mode can't be used with this server and user")
-	ErrLayout           = errors.New("layout of the topic can't be used")
+	ErrLayout           = layout.ErrInvalid
 	ErrWrongType        = errors.New("topic is a key of another type than a stream")
 )
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
@@ -154,7 +155,7 @@ func (st *Session) olderServer(err error) error {
 
 // configure sets the window of the layout record.
 func configure(ctx context.Context, topic string, l Layout) server.Command {
-	return server.NewCommand(ctx, 1, "xcfgset", topic, "idmp-duration", seconds(l.Duration), "idmp-maxsize", MaxShardEntries)
+	return server.NewCommand(ctx, 1, "xcfgset", topic, "idmp-duration", seconds(l.Duration), "idmp-maxsize", layout.MaxShardEntries)
 }
 
 // largeMessage is the size, in bytes, above which XINFO STREAM, which returns the

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/internal/wire"
@@ -30,17 +31,17 @@ func (st *Session) Window() time.Duration { return st.window.Duration }
 // Address implements [batch.Session].
 func (st *Session) Address(it *batch.Item) {
 	it.Mode = uint8(st.layout.Mode)
-	shard := shardOf(it.Key, st.layout.Shards)
+	shard := layout.ShardOf(it.Key, st.layout.Shards)
 	if it.Producer == st.stream.config.ProducerID {
 		it.ProducerID = st.shardIDs[shard]
 	} else {
-		it.ProducerID = shardID(it.Producer, shard)
+		it.ProducerID = layout.ShardID(it.Producer, shard)
 	}
 }
 
 // Append implements [batch.Session].
 func (st *Session) Append(ctx context.Context, items []*batch.Item) ([]batch.Outcome, error) {
-	if err := st.layout.check(); err != nil {
+	if err := st.layout.Check(); err != nil {
 		return nil, err // whoever made it: under no layout would retries be recognised
 	}
 	run := st.appendIDMP
@@ -97,7 +98,7 @@ func (st *Session) remembersNone(stream server.StreamInfo) bool {
 // asLaidOut reports that the stream has the window of the layout record. It may have
 // another one that was found with ids, and stays until those have expired.
 func (st *Session) asLaidOut() bool {
-	return st.duration == seconds(st.layout.Duration) && st.maxSize == MaxShardEntries
+	return st.duration == seconds(st.layout.Duration) && st.maxSize == layout.MaxShardEntries
 }
 
 // observe looks at the stream's counters as they were before a batch that was sent at

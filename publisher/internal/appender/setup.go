@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/wait"
@@ -70,11 +71,11 @@ func (s *Stream) setUp(ctx context.Context) (*Session, error) {
 
 // settled completes the session of a stream that is set up, and reports it.
 func (s *Stream) settled(st *Session) (*Session, error) {
-	if err := st.layout.check(); err != nil {
+	if err := st.layout.Check(); err != nil {
 		return nil, err
 	}
 	for shard := range st.layout.Shards {
-		st.shardIDs = append(st.shardIDs, shardID(s.config.ProducerID, shard))
+		st.shardIDs = append(st.shardIDs, layout.ShardID(s.config.ProducerID, shard))
 	}
 	s.report(st)
 	return st, nil
@@ -131,18 +132,18 @@ func (st *Session) setUpOnce(ctx context.Context, tx *redis.Tx) error {
 func (st *Session) plan(ctx context.Context, p server.Processor) ([]redis.Cmder, error) {
 	s := st.stream
 	layoutKey := rediskey.LayoutKey(s.name)
-	layout, err := ReadLayout(ctx, p, s.name)
+	l, err := ReadLayout(ctx, p, s.name)
 	if err != nil {
 		return nil, err
 	}
-	missing := layout.Mode == Auto
+	missing := l.Mode == Auto
 	if missing {
-		layout = s.Wanted(st.server)
+		l = s.Wanted(st.server)
 	}
-	if err := s.Usable(layout, st.server); err != nil {
+	if err := s.Usable(l, st.server); err != nil {
 		return nil, err
 	}
-	st.layout = layout
+	st.layout = l
 
 	stream, exists, err := server.ReadStreamInfo(ctx, p, s.name)
 	if err != nil {
@@ -162,15 +163,15 @@ func (st *Session) plan(ctx context.Context, p server.Processor) ([]redis.Cmder,
 			cmds = append(cmds, server.NewCommand(ctx, 1, "hincrby", layoutKey, "generation", 1))
 		}
 	}
-	if layout.Mode != Latch && st.remembersNone(stream) && !st.asLaidOut() {
-		cmds = append(cmds, configure(ctx, s.name, layout))
-		st.duration, st.maxSize = seconds(layout.Duration), MaxShardEntries
+	if l.Mode != Latch && st.remembersNone(stream) && !st.asLaidOut() {
+		cmds = append(cmds, configure(ctx, s.name, l))
+		st.duration, st.maxSize = seconds(l.Duration), layout.MaxShardEntries
 	}
-	st.window = EffectiveWindow(layout, st.duration, st.maxSize, s.settings.Window)
+	st.window = layout.EffectiveWindow(l, st.duration, st.maxSize, s.settings.Window)
 	if len(cmds) == 0 && !missing {
 		return nil, nil
 	}
 	// The record is written even where it is there: that makes a set-up that
 	// goes on at the same time start over.
-	return append(cmds, server.NewCommand(ctx, 1, append([]any{"hset", layoutKey}, layout.fields()...)...)), nil
+	return append(cmds, server.NewCommand(ctx, 1, append([]any{"hset", layoutKey}, l.Fields()...)...)), nil
 }

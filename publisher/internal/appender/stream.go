@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
@@ -138,7 +139,7 @@ func (s *Stream) report(st *Session) {
 	}
 	if st.window != s.reportedWindow {
 		s.reportedWindow = st.window
-		differs := st.layout.Mode != Latch && (st.duration != seconds(s.settings.Window.Duration) || st.maxSize != MaxShardEntries)
+		differs := st.layout.Mode != Latch && (st.duration != seconds(s.settings.Window.Duration) || st.maxSize != layout.MaxShardEntries)
 		s.observer.WindowKnown(st.layout, st.window, st.server, differs)
 	}
 }
@@ -172,7 +173,7 @@ func (s *Stream) Wanted(info server.Info) Layout {
 	}
 	l := Layout{Mode: mode, Shards: 1}
 	if mode == IDMP {
-		l.Shards = ShardsFor(s.settings.Window.Entries)
+		l.Shards = layout.ShardsFor(s.settings.Window.Entries)
 	}
 	if mode != Latch {
 		l.Duration = s.settings.Window.Duration

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
@@ -75,7 +76,7 @@ func transactAndWait(ctx context.Context, config *Config, topic string, cmds []r
 	}
 	conn := client.Conn()
 	defer func() { _ = conn.Close() }()
-	touch := server.NewCommand(ctx, 1, "hset", layoutKey, "hash", hashVersion)
+	touch := server.NewCommand(ctx, 1, "hset", layoutKey, "hash", layout.HashVersion)
 	_, err = conn.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
 		if err := queue(ctx, pipe, cmds); err != nil {
 			return err

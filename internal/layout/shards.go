@@ -1,4 +1,4 @@
-package appender
+package layout
 
 import (
 	"crypto/sha256"
@@ -19,8 +19,8 @@ const (
 // which every transaction asks, grows with them.
 const MaxShards = 128
 
-// hashVersion names the function that spreads keys over shards; see shardOf.
-const hashVersion = 1
+// HashVersion names the function that spreads keys over shards; see ShardOf.
+const HashVersion = 1
 
 // Window is how long and how many keys are remembered; see publisher.Window.
 type Window struct {
@@ -33,7 +33,7 @@ func EffectiveWindow(l Layout, duration, maxSize int64, wanted Window) Window {
 	if l.Mode == Latch {
 		return Window{Duration: wanted.Duration} // as many as there is memory for
 	}
-	return Window{Duration: time.Duration(duration) * time.Second, Entries: capacity(l.Shards, int(maxSize))}
+	return Window{Duration: time.Duration(duration) * time.Second, Entries: Capacity(l.Shards, int(maxSize))}
 }
 
 // ShardsFor returns how many producer IDs hold the newest entries keys, 0 when
@@ -47,9 +47,9 @@ func ShardsFor(entries int) int {
 	return 0
 }
 
-// capacity is the inverse of ShardsFor: how many keys n producer IDs of maxSize
+// Capacity is the inverse of ShardsFor: how many keys n producer IDs of maxSize
 // entries hold for sure.
-func capacity(n, maxSize int) int {
+func Capacity(n, maxSize int) int {
 	return sort.Search(n*maxSize, func(entries int) bool { return !fits(entries+1, n, maxSize) })
 }
 
@@ -65,10 +65,10 @@ func fits(entries, n, maxSize int) bool {
 	return mean+6*math.Sqrt(mean) <= float64(maxSize)
 }
 
-// shardOf spreads keys over n shards. Hash version 1: the first eight bytes of
+// ShardOf spreads keys over n shards. Hash version 1: the first eight bytes of
 // the key's SHA-256, big-endian, modulo n. It stands in the layout record, since
 // every instance must find the same shard.
-func shardOf(key string, n int) int {
+func ShardOf(key string, n int) int {
 	if n <= 1 {
 		return 0
 	}
@@ -76,9 +76,9 @@ func shardOf(key string, n int) int {
 	return int(binary.BigEndian.Uint64(sum[:8]) % uint64(n))
 }
 
-// shardID names a shard's producer ID; shard 0 is the bare one. The slash is why
+// ShardID names a shard's producer ID; shard 0 is the bare one. The slash is why
 // a ProducerID must not have one.
-func shardID(producer string, shard int) string {
+func ShardID(producer string, shard int) string {
 	if shard == 0 {
 		return producer
 	}
