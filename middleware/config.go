@@ -94,6 +94,9 @@ type Config struct {
 	Hooks []Hooks
 }
 
+// claimTimeout is how long a claim may take.
+func (c *Config) claimTimeout() time.Duration { return c.StoreTimeout + c.Wait }
+
 // resolve returns the configuration with defaults filled in, and all of its faults
 // at once.
 func (c Config) resolve() (Config, error) {

@@ -65,7 +65,7 @@ func (r *run) do(fn handlerFunc) ([]*message.Message, error) {
 		return r.end.tooLate()
 	}
 
-	ctx, cancel := storeutil.WithCancel(context.WithValue(r.own, scopeKey{}, &r.scope))
+	ctx, cancel := storeutil.WithCancel(context.WithValue(r.own, scopeKey{}, &r.scope), time.Now().Add(r.once.cfg.claimTimeout()))
 	defer cancel(nil)
 	claim, err := r.claim(ctx, cancel, print)
 	if err != nil {
@@ -96,7 +96,7 @@ var errStoreTimeout = errors.New("the store did not answer in time")
 // that the handler runs under, so the bound must not be a deadline.
 func (r *run) claim(ctx context.Context, cancel context.CancelCauseFunc, print []byte) (dedupe.Claim, error) {
 	cfg := &r.once.cfg
-	timer := time.AfterFunc(cfg.StoreTimeout+cfg.Wait, func() { cancel(errStoreTimeout) })
+	timer := time.AfterFunc(cfg.claimTimeout(), func() { cancel(errStoreTimeout) })
 	claim, err := cfg.Store.Claim(ctx, r.key, dedupe.ClaimOptions{
 		Token: dedupe.NewToken(), Lease: cfg.Lease, Retention: cfg.Retention, Wait: cfg.Wait, Fingerprint: print, Group: r.info.Group,
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
@@ -34,6 +35,8 @@ const (
 type batcher struct {
 	client  redis.UniversalClient
 	running *sync.WaitGroup // of the store, above zero while a command is added
+	// longest is how long the client waits for the server, 0 where that has no bound.
+	longest time.Duration
 	// known: a cluster's layout is known to the client, so that asking it for the master of
 	// a key does not dial.
 	known atomic.Bool
@@ -43,7 +46,13 @@ type batcher struct {
 }
 
 func newBatcher(client redis.UniversalClient, running *sync.WaitGroup) *batcher {
-	return &batcher{client: client, running: running, queues: make(map[redis.UniversalClient]*queue)}
+	b := &batcher{client: client, running: running, queues: make(map[redis.UniversalClient]*queue)}
+	if o, ok := server.OptionsOf(client); ok && o.ReadTimeout > 0 && o.WriteTimeout > 0 {
+		// One of them: a small command fits into the buffers of a connection that is idle, or
+		// is not written at all.
+		b.longest = max(o.ReadTimeout, o.WriteTimeout)
+	}
+	return b
 }
 
 // queue has the commands for a master that wait to be sent. The batcher's lock guards it.
@@ -51,6 +60,8 @@ type queue struct {
 	node    redis.UniversalClient
 	calls   []*call
 	senders []*sender
+	late    *time.Timer // looks whether somebody has to relieve a sender that is late
+	watched bool        // late is set
 }
 
 // call is a command on its way; done is closed when its reply is there.
@@ -60,10 +71,10 @@ type call struct {
 	done chan struct{}
 }
 
-// sender sends pipelines of a queue, one after the other, until that is empty.
+// sender sends pipelines of a queue, one after the other, until that is empty; or it is a
+// caller that sends its own command.
 type sender struct {
-	since time.Time   // when it took its pipeline; the batcher's lock guards it
-	late  *time.Timer // when that is late
+	since time.Time // when it took what it sends; the batcher's lock guards it
 }
 
 // master is the client by which commands of a key are brought together and sent, nil where
@@ -87,34 +98,95 @@ func (b *batcher) master(ctx context.Context, key string) redis.UniversalClient 
 	return node
 }
 
-func (b *batcher) add(node redis.UniversalClient, c *call) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+// queueOf must be called with the lock.
+func (b *batcher) queueOf(node redis.UniversalClient) *queue {
 	q := b.queues[node]
 	if q == nil {
 		q = &queue{node: node}
 		b.queues[node] = q
 	}
+	return q
+}
+
+func (b *batcher) add(node redis.UniversalClient, c *call) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queueOf(node)
 	q.calls = append(q.calls, c)
 	b.relieve(q)
 }
 
+// alone makes a caller the sender of its own command, if nothing is on its way to the master:
+// another goroutine would cost more than the command. The client ends the waiting then, so that
+// it must do so before the caller would. leave must follow.
+func (b *batcher) alone(ctx context.Context, node redis.UniversalClient, s *sender) bool {
+	by := storeutil.EndsBy(ctx)
+	if b.longest == 0 || by.IsZero() || time.Until(by) < b.longest {
+		return false
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queueOf(node)
+	if len(q.calls) > 0 || len(q.senders) > 0 {
+		return false
+	}
+	s.since = time.Now()
+	q.senders = append(q.senders, s)
+	return true
+}
+
+// leave is for a caller that has sent its command: what came meanwhile goes out now.
+func (b *batcher) leave(node redis.UniversalClient, s *sender) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	q := b.queues[node]
+	b.remove(q, s)
+	b.relieve(q)
+}
+
+// remove takes a sender that has ended off its queue, with the lock. Masters of a cluster come
+// and go: an idle one is forgotten.
+func (b *batcher) remove(q *queue, s *sender) {
+	q.senders = slices.DeleteFunc(q.senders, func(other *sender) bool { return other == s })
+	if len(q.senders) == 0 && len(q.calls) == 0 && q.node != b.client {
+		delete(b.queues, q.node)
+	}
+}
+
 // relieve starts a sender if nobody is about to take what waits. The caller holds the lock.
 func (b *batcher) relieve(q *queue) {
-	late := time.Now().Add(-lateAfter)
-	isInTime := func(s *sender) bool { return s.since.After(late) }
-	if len(q.calls) == 0 || len(q.senders) >= maxSenders || slices.ContainsFunc(q.senders, isInTime) {
+	if len(q.calls) == 0 || len(q.senders) >= maxSenders {
+		return
+	}
+	var inTime time.Duration // until the last of the senders is late
+	for _, s := range q.senders {
+		inTime = max(inTime, lateAfter-time.Since(s.since))
+	}
+	if inTime > 0 {
+		q.watch(inTime, b)
 		return
 	}
 	s := &sender{since: time.Now()}
-	s.late = time.AfterFunc(lateAfter, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.relieve(q)
-	})
 	q.senders = append(q.senders, s)
 	b.running.Add(1)
 	go b.run(q, s)
+}
+
+// watch sees to it that somebody looks again, with the lock.
+func (q *queue) watch(after time.Duration, b *batcher) {
+	switch {
+	case q.watched:
+	case q.late == nil:
+		q.late = time.AfterFunc(after, func() {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			q.watched = false
+			b.relieve(q)
+		})
+	default:
+		q.late.Reset(after)
+	}
+	q.watched = true
 }
 
 func (b *batcher) run(q *queue, s *sender) {
@@ -147,17 +219,15 @@ func (b *batcher) take(q *queue, s *sender) []*call {
 	defer b.mu.Unlock()
 	n := min(len(q.calls), batchCommands)
 	if n == 0 {
-		s.late.Stop()
-		q.senders = slices.DeleteFunc(q.senders, func(other *sender) bool { return other == s })
-		if len(q.senders) == 0 {
-			delete(b.queues, q.node)
-		}
+		b.remove(q, s)
 		return nil
 	}
 	calls := slices.Clone(q.calls[:n])
 	q.calls = slices.Delete(q.calls, 0, n)
 	s.since = time.Now()
-	s.late.Reset(lateAfter)
+	if len(q.calls) > 0 {
+		q.watch(lateAfter, b)
+	}
 	return calls
 }
 
@@ -182,12 +252,18 @@ type passenger struct {
 	batcher *batcher
 	node    redis.UniversalClient
 	ending  <-chan struct{}
+	sender  sender          // while it sends by itself
 	call    call            // the last one
 	pending <-chan struct{} // of a command that was on its way when nobody waited any more
 }
 
-// Process implements server.Processor. The context ends the waiting.
+// Process implements server.Processor. The context ends the waiting, but for a command that is
+// sent by its caller: then the client's time-outs do.
 func (p *passenger) Process(ctx context.Context, cmd redis.Cmder) error {
+	if p.batcher.alone(ctx, p.node, &p.sender) {
+		defer p.batcher.leave(p.node, &p.sender)
+		return server.Process(context.WithoutCancel(ctx), p.node, cmd)
+	}
 	p.call = call{ctx: ctx, cmd: cmd, done: make(chan struct{})} // the one before it has ended
 	c := &p.call
 	p.batcher.add(p.node, c)

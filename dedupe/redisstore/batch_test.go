@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/onceward/watermill-idempotent/dedupe"
+	"github.com/onceward/watermill-idempotent/dedupe/storeutil"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -170,16 +171,36 @@ func holdFirst(release <-chan struct{}) func(f *fakeServer) func([]string) error
 	}
 }
 
+// eachSender runs a test with callers that wait for a sender, and with one that sends by itself
+// what finds nothing on its way.
+func eachSender(t *testing.T, test func(t *testing.T, in func(context.Context) (context.Context, context.CancelFunc))) {
+	t.Helper()
+	t.Run("by a sender", func(t *testing.T) {
+		test(t, context.WithCancel)
+	})
+	t.Run("by its caller", func(t *testing.T) {
+		test(t, func(ctx context.Context) (context.Context, context.CancelFunc) {
+			return context.WithTimeout(ctx, time.Hour)
+		})
+	})
+}
+
 // What comes while a command is on its way goes out together.
 func TestCommandsThatComeMeanwhileGoTogether(t *testing.T) {
+	eachSender(t, testCommandsThatComeMeanwhile)
+}
+
+func testCommandsThatComeMeanwhile(t *testing.T, in func(context.Context) (context.Context, context.CancelFunc)) {
 	var release chan struct{}
 	withStore(t, func(f *fakeServer) func([]string) error {
 		release = make(chan struct{})
 		return holdFirst(release)(f)
 	}, func(t *testing.T, s *Store, f *fakeServer) {
-		waiting := []<-chan claiming{startClaim(t.Context(), s, "first")}
+		ctx, cancel := in(t.Context())
+		defer cancel()
+		waiting := []<-chan claiming{startClaim(ctx, s, "first")}
 		for n := range batchCommands + 44 {
-			waiting = append(waiting, startClaim(t.Context(), s, fmt.Sprint(n)))
+			waiting = append(waiting, startClaim(ctx, s, fmt.Sprint(n)))
 		}
 		close(release)
 		for _, done := range waiting {
@@ -194,6 +215,10 @@ func TestCommandsThatComeMeanwhileGoTogether(t *testing.T) {
 // A connection that is stalled keeps others waiting for a moment only, and at most so many
 // are opened for that.
 func TestStalledPipelineDoesNotKeepOthersWaiting(t *testing.T) {
+	eachSender(t, testStalledPipeline)
+}
+
+func testStalledPipeline(t *testing.T, in func(context.Context) (context.Context, context.CancelFunc)) {
 	var release chan struct{}
 	withStore(t, func(f *fakeServer) func([]string) error {
 		release = make(chan struct{})
@@ -204,17 +229,19 @@ func TestStalledPipelineDoesNotKeepOthersWaiting(t *testing.T) {
 			return nil
 		}
 	}, func(t *testing.T, s *Store, f *fakeServer) {
-		stalled := []<-chan claiming{startClaim(t.Context(), s, "stalled 0")}
-		late := mustClaim(t, startClaim(t.Context(), s, "behind"))
+		ctx, cancel := in(t.Context())
+		defer cancel()
+		stalled := []<-chan claiming{startClaim(ctx, s, "stalled 0")}
+		late := mustClaim(t, startClaim(ctx, s, "behind"))
 		if late.after != lateAfter {
 			t.Errorf("kept waiting for %v, want %v", late.after, lateAfter)
 		}
-		if next := mustClaim(t, startClaim(t.Context(), s, "next")); next.after != 0 {
+		if next := mustClaim(t, startClaim(ctx, s, "next")); next.after != 0 {
 			t.Errorf("the one after it for %v", next.after)
 		}
 		for n := range maxSenders + 2 {
 			<-time.After(lateAfter)
-			stalled = append(stalled, startClaim(t.Context(), s, fmt.Sprint("stalled ", n+1)))
+			stalled = append(stalled, startClaim(ctx, s, fmt.Sprint("stalled ", n+1)))
 		}
 		<-time.After(lateAfter)
 		if n := len(f.sizes()); n != maxSenders+2 {
@@ -254,6 +281,52 @@ func TestGiveUpAClaim(t *testing.T) {
 			t.Errorf("came: %v, want the claim that was out and its removal", f.came)
 		}
 	})
+}
+
+// A caller sends by itself only if the client gives up before it does: after 5 s, by default.
+// Else it leaves when its time is over.
+func TestCallerSendsByItself(t *testing.T) {
+	for _, tt := range []struct {
+		waits  time.Duration
+		itself bool
+	}{{4 * time.Second, false}, {6 * time.Second, true}} {
+		var release chan struct{}
+		withStore(t, func(*fakeServer) func([]string) error {
+			release = make(chan struct{})
+			return func([]string) error { <-release; return nil }
+		}, func(t *testing.T, s *Store, _ *fakeServer) {
+			for name, in := range map[string]func() (context.Context, func()){
+				"deadline": func() (context.Context, func()) {
+					ctx, cancel := context.WithTimeout(t.Context(), tt.waits)
+					return ctx, cancel
+				},
+				"claim": func() (context.Context, func()) {
+					ctx, cancel := storeutil.WithCancel(t.Context(), time.Now().Add(tt.waits))
+					timer := time.AfterFunc(tt.waits, func() { cancel(context.DeadlineExceeded) })
+					return ctx, func() { timer.Stop(); cancel(nil) }
+				},
+			} {
+				ctx, cancel := in()
+				done := startClaim(ctx, s, "first")
+				<-time.After(tt.waits + time.Second) // the client of this test has no time-outs
+				select {
+				case got := <-done:
+					if tt.itself || got.after != tt.waits {
+						t.Errorf("%s in %v: ended after %v: %v", name, tt.waits, got.after, got.err)
+					}
+				default:
+					if !tt.itself {
+						t.Errorf("%s in %v: goes on", name, tt.waits)
+					}
+				}
+				close(release)
+				synctest.Wait()
+				release = make(chan struct{})
+				cancel()
+			}
+			close(release)
+		})
+	}
 }
 
 // What fails, or panics in a hook of the client's, goes out again by itself.

@@ -52,16 +52,29 @@ type Lease struct {
 	done chan struct{}      // closed when it has ended
 }
 
-// WithCancel is context.WithCancelCause for callers of Store.Claim: a lease that is made under
-// this very context ends it, instead of one derived from it. That saves an allocation or five.
-func WithCancel(parent context.Context) (context.Context, context.CancelCauseFunc) {
+// WithCancel is context.WithCancelCause for callers of Store.Claim, who end the context if the
+// claim has not come by a time; zero, if they don't. The handler runs under it, so that it can't
+// have a deadline for that. A lease that is made under this very context ends it, instead of
+// one derived from it, which saves five allocations.
+func WithCancel(parent context.Context, by time.Time) (context.Context, context.CancelCauseFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	return &cancelable{ctx, cancel}, cancel
+	return &cancelable{ctx, cancel, by}, cancel
 }
 
 type cancelable struct {
 	context.Context //nolint:containedctx // it is one
 	cancel          context.CancelCauseFunc
+	by              time.Time
+}
+
+// EndsBy is when a step under ctx is not waited for any more: its deadline, or what
+// [WithCancel] says; zero where neither is known. ctx may end before that.
+func EndsBy(ctx context.Context) time.Time {
+	by, _ := ctx.Deadline()
+	if c, ok := ctx.(*cancelable); ok && !c.by.IsZero() && (by.IsZero() || c.by.Before(by)) {
+		by = c.by
+	}
+	return by
 }
 
 // NewLease starts to renew. The context that it returns comes from ctx, or is ctx if that is

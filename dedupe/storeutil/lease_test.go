@@ -226,14 +226,14 @@ func TestLeaseOutlivesItsContext(t *testing.T) {
 func TestLeaseEndsTheContextOfItsCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		config := storeutil.LeaseConfig{Duration: leaseTime, SentAt: time.Now(), Renew: func(context.Context) error { return storeutil.ErrLeaseLost }}
-		own, cancel := storeutil.WithCancel(t.Context())
+		own, cancel := storeutil.WithCancel(t.Context(), time.Time{})
 		defer cancel(nil)
 		l, ctx := storeutil.NewLease(own, config)
 		defer l.Release(nil)
 		if ctx != own {
 			t.Error("it made a context of its own")
 		}
-		wider, stop := storeutil.WithCancel(t.Context())
+		wider, stop := storeutil.WithCancel(t.Context(), time.Time{})
 		defer stop(nil)
 		type key struct{}
 		l, ctx = storeutil.NewLease(context.WithValue(wider, key{}, "narrower"), config)

@@ -292,7 +292,7 @@ const rawPer = 256
 func rawIDMP(b *testing.B, n int) float64 {
 	client, topic, done := stream(b, testserver.Redis86, 0)
 	defer done()
-	const producers, seconds, ids = 12, 3600, 10000
+	const producers, seconds, ids = 11, 3600, 10000
 	ctx := b.Context()
 	client.XGroupCreateMkStream(ctx, topic, "make", "0")
 	if err := client.Do(ctx, "xcfgset", topic, "idmp-duration", seconds, "idmp-maxsize", ids).Err(); err != nil {
