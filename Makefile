@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 GO            ?= go
 MODULE        := $(shell sed -n 's/^module //p' go.mod)
-MODULES       := . dedupe/pgxstore examples metrics tests
+MODULES       := . dedupe/pgxstore examples metrics otelhooks tests
 LINT_VERSION  := v2.15.0
 LINT          := bin/golangci-lint-$(LINT_VERSION)
 TIMEOUT       ?= 15m
@@ -51,7 +51,7 @@ fmt: $(LINT) ## format all modules
 	@for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: test
-test: servers test-root test-alone test-metrics test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, metrics, examples, real servers
+test: servers test-root test-alone test-metrics test-otelhooks test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, metrics, otelhooks, examples, real servers
 
 .PHONY: test-root
 test-root: race-note ## tests beside the code, no server needed
@@ -66,6 +66,10 @@ test-alone: ## the root module with the versions of its own go.mod, as a user ge
 .PHONY: test-metrics
 test-metrics: race-note ## the Prometheus metrics, with their dashboard and alerts
 	cd metrics && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
+
+.PHONY: test-otelhooks
+test-otelhooks: race-note ## traces and metrics of OpenTelemetry
+	cd otelhooks && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
 .PHONY: test-examples
 test-examples: race-note ## the example programs
@@ -111,6 +115,10 @@ bench-short: ## the same, only long enough to see that it runs
 .PHONY: benchmarks
 benchmarks: servers ## Go benchmarks on real servers (BENCH=regexp BENCHTIME=1s)
 	cd tests && $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCHTIME) -benchmem -timeout 60m ./...
+
+.PHONY: release-check
+release-check: ## whether this commit can be released: VERSION=v0.1.0 (docs/releasing.md)
+	@scripts/release-check.sh $(VERSION)
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME=10s

@@ -70,6 +70,11 @@ type Config struct {
 	// is given here stays the caller's: Close does not close it.
 	Store dedupe.Store
 
+	// WrapStore, where set, makes the store that is used of the one that Store names or Open
+	// makes: one that measures it, say. What it returns should have a method Unwrap for
+	// dedupe.Unwrap, and is closed only if Open made what it wraps.
+	WrapStore func(dedupe.Store) dedupe.Store
+
 	// Logger gets the log of all parts. Nil: nothing is logged.
 	Logger watermill.LoggerAdapter
 

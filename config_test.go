@@ -141,3 +141,35 @@ func TestRetentionShorterThanTheWindow(t *testing.T) {
 		}
 	}
 }
+
+// WrapStore has the store that Open makes, or the one that is given, and what it returns is used.
+func TestWrapStore(t *testing.T) {
+	given, err := dedupe.NewMemory(dedupe.MemoryConfig{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer given.Close()
+	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer client.Close()
+	for name, store := range map[string]dedupe.Store{"own": nil, "given": given} {
+		var inner, outer dedupe.Store
+		cfg := Config{Client: client, Service: "billing", Retention: time.Hour, Store: store, SkipCheck: true, WrapStore: func(s dedupe.Store) dedupe.Store {
+			inner, outer = s, struct{ dedupe.Store }{s}
+			return outer
+		}}
+		p, err := Open(context.Background(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Store() != outer || inner == nil || store != nil && inner != store {
+			t.Errorf("%s: %T around %T", name, p.Store(), inner)
+		}
+		if err := p.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+		cfg.WrapStore = func(dedupe.Store) dedupe.Store { return nil }
+		if _, err := Open(context.Background(), cfg); err == nil || !strings.Contains(err.Error(), "WrapStore returned nil") {
+			t.Errorf("%s: nil: %v", name, err)
+		}
+	}
+}

@@ -21,7 +21,7 @@ func documents(t *testing.T) []string {
 	if err != nil || len(names) == 0 {
 		t.Fatal(names, err)
 	}
-	return append(names, "README.md", "metrics/README.md", "middleware/oncetest/README.md")
+	return append(names, "README.md", "metrics/README.md", "otelhooks/README.md", "middleware/oncetest/README.md")
 }
 
 func TestSnippetsCompile(t *testing.T) {

@@ -23,13 +23,14 @@ import (
 	"` + modulePath + `/dedupe/sqlstore"
 	"` + modulePath + `/metrics"
 	"` + modulePath + `/middleware"
+	"` + modulePath + `/otelhooks"
 	"` + modulePath + `/publisher"
 	"` + modulePath + `/subscriber"
 )
 
 func main() {
 	_, err := pgxstore.New(pgxstore.Config{})
-	fmt.Println(err, redisstore.Config{}, sqlstore.Postgres, metrics.Config{}.MaxTopics, middleware.Config{}.Lease, publisher.ModeAuto, subscriber.Config{}.Group)
+	fmt.Println(err, redisstore.Config{}, sqlstore.Postgres, metrics.Config{}.MaxTopics, otelhooks.Config{}.MaxTopics, middleware.Config{}.Lease, publisher.ModeAuto, subscriber.Config{}.Group)
 }
 `
 
@@ -70,7 +71,7 @@ func (p *program) run(name string, args ...string) string {
 }
 
 // Every module that is for installing installs by `go get` once it is tagged, in the order
-// that CONTRIBUTING.md says.
+// that docs/releasing.md says.
 func TestInstall(t *testing.T) {
 	documents(t)
 	if testing.Short() {
@@ -95,13 +96,14 @@ func TestInstall(t *testing.T) {
 	p := newProgram(t)
 	clone := filepath.Join(t.TempDir(), "clone.git")
 	p.run("git", "clone", "--quiet", "--bare", root, clone)
-	for _, tag := range []string{string(version[1]), "dedupe/pgxstore/" + string(version[1]), "metrics/" + string(version[1])} {
+	for _, tag := range []string{string(version[1]), "dedupe/pgxstore/" + string(version[1]), "metrics/" + string(version[1]), "otelhooks/" + string(version[1])} {
 		p.run("git", "-C", clone, "tag", tag, "HEAD")
 	}
 	p.env = append(p.env, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(clone)+".insteadOf", "GIT_CONFIG_VALUE_0=https://"+modulePath)
 	p.run("go", "get", modulePath+"/dedupe/pgxstore@"+string(version[1])) // alone: what it requires must be there
 	p.run("go", "get", modulePath+"@"+string(version[1]))
 	p.run("go", "get", modulePath+"/metrics@"+string(version[1]))
+	p.run("go", "get", modulePath+"/otelhooks@"+string(version[1]))
 	p.run("go", "build", "-trimpath", "-o", os.DevNull, ".") // so that the next run finds it in the cache
 }
 

@@ -74,6 +74,11 @@ func assemble(cfg Config) (*PubSub, error) {
 		p.ownStore, errs[0] = redisstore.New(redisstore.Config{Client: cfg.Client})
 		p.store = p.ownStore
 	}
+	if cfg.WrapStore != nil && errs[0] == nil {
+		if p.store = cfg.WrapStore(p.store); isNil(p.store) {
+			errs[0] = errors.New("WrapStore returned nil")
+		}
+	}
 	p.publisher, errs[1] = publisher.New(cfg.Publisher, cfg.Logger)
 	p.subscriber, errs[2] = subscriber.New(cfg.Subscriber, cfg.Logger)
 	if errs[0] == nil {
@@ -94,7 +99,8 @@ func (p *PubSub) Subscriber() *subscriber.Subscriber { return p.subscriber }
 // Once returns what wraps handlers, by its Handler and Consumer.
 func (p *PubSub) Once() *middleware.Once { return p.once }
 
-// Store returns the store of what was handled: a *redisstore.Store, or the one given.
+// Store returns the store of what was handled: a *redisstore.Store, or the one given, or what
+// Config.WrapStore has made of it; dedupe.Unwrap gets at what is wrapped.
 func (p *PubSub) Store() dedupe.Store { return p.store }
 
 // Health is nil while messages can be read and handled, and else says what keeps them

@@ -20,6 +20,9 @@ import (
 // few dozen bytes, since it is stored with each key. An error says that the message is
 // faulty: another try would not help.
 //
+// It does not see the metadata traceparent, tracestate and baggage: the context of a trace is
+// another one in each try.
+//
 // A fingerprint that can be misconfigured has a method Validate() error as well; it is
 // called by the constructor that the fingerprint is given to. One that can name what
 // differs has a method FirstDifference(a, b []byte) string, which gets two payloads and

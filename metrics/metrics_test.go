@@ -248,26 +248,19 @@ func TestInvalidConfig(t *testing.T) {
 func TestInstrument(t *testing.T) {
 	m := newMetrics(t, metrics.Config{})
 	mine := make([]publisher.Hooks, 1, 8)
-	store := memory(t)
-	for name, cfg := range map[string]idempotent.Config{
-		"Store":      {Store: store},
-		"Once.Store": {Once: middleware.Config{Store: store}},
-		"both":       {Store: store, Once: middleware.Config{Store: store}},
-	} {
-		cfg.Publisher.Hooks = mine
-		got := m.Instrument(cfg)
-		if len(got.Publisher.Hooks) != 2 || len(got.Subscriber.Hooks) != 1 || len(got.Once.Hooks) != 1 || mine[:2][1].OnPublish != nil {
-			t.Errorf("%s: hooks %d, %d, %d", name, len(got.Publisher.Hooks), len(got.Subscriber.Hooks), len(got.Once.Hooks))
-		}
-		if got.Store == dedupe.Store(store) || dedupe.Unwrap(got.Store) != dedupe.Store(store) {
-			t.Errorf("%s: store %T", name, got.Store)
-		}
-		if other := got.Once.Store; other != nil && other != got.Store {
-			t.Errorf("%s: two stores", name)
-		}
+	store, calls := memory(t), 0
+	cfg := idempotent.Config{Store: store, WrapStore: func(s dedupe.Store) dedupe.Store {
+		calls++
+		return s
+	}}
+	cfg.Publisher.Hooks = mine
+	got := m.Instrument(cfg)
+	if len(got.Publisher.Hooks) != 2 || len(got.Subscriber.Hooks) != 1 || len(got.Once.Hooks) != 1 || mine[:2][1].OnPublish != nil {
+		t.Errorf("hooks %d, %d, %d", len(got.Publisher.Hooks), len(got.Subscriber.Hooks), len(got.Once.Hooks))
 	}
-	if got := m.Instrument(idempotent.Config{}); got.Store != nil || got.Once.Store != nil {
-		t.Errorf("a store of nothing: %v, %v", got.Store, got.Once.Store)
+	wrapped := got.WrapStore(store)
+	if wrapped == dedupe.Store(store) || dedupe.Unwrap(wrapped) != dedupe.Store(store) || calls != 1 {
+		t.Errorf("store %T, the caller's own wrapper was called %d times", wrapped, calls)
 	}
 }
 

@@ -194,3 +194,10 @@ func (st *stream) export(ch chan<- prometheus.Metric) {
 		}
 	}
 }
+
+func index(second bool) int {
+	if second {
+		return 1
+	}
+	return 0
+}

@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"context"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/internal/hook"
@@ -66,6 +67,18 @@ type Event struct {
 	// After is the delay of a delayed message.
 	After time.Duration
 	Err   error
+
+	// context is behind a pointer, so that an Event that is printed does not look into it.
+	context *context.Context
+}
+
+// Context is that of the message when it came to the middleware, for its values, such as a
+// span. It may have ended.
+func (e Event) Context() context.Context {
+	if e.context == nil {
+		return context.Background()
+	}
+	return *e.context
 }
 
 // report calls the hooks of one kind.

@@ -58,7 +58,7 @@ func topicOf(ctx context.Context, info delivery.Info) string {
 func (in *received) event() Event {
 	return Event{
 		Namespace: in.key.Namespace, Group: in.info.Group, Topic: in.key.Topic, Handler: in.key.Handler,
-		Key: in.key.Event, MessageUUID: in.msg.UUID,
+		Key: in.key.Event, MessageUUID: in.msg.UUID, context: &in.own,
 	}
 }
 

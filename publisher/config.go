@@ -17,6 +17,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/invalid"
 	"github.com/onceward/watermill-idempotent/internal/layout"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 )
 
@@ -215,6 +216,9 @@ func (c *Config) resolveEncoding(f *invalid.Faults) {
 	c.ContentMetadata = slices.Clone(c.ContentMetadata)
 	if c.ContentMetadata != nil && c.Mode != ModeIDMPAuto {
 		f.Add("ContentMetadata is for mode idmpauto, Mode is %v", c.Mode)
+	}
+	for _, name := range c.ContentMetadata {
+		f.AddIf(wmeta.IsTrace(name), "ContentMetadata has %q, the context of a trace: it is another one in each try, so that no retry would be recognised", name)
 	}
 	if c.Mode == ModeIDMPAuto && c.Key == nil {
 		c.Key = eventkey.Content(c.ContentMetadata...)

@@ -45,6 +45,8 @@ type note struct {
 	err   error            // why it can't be encoded
 	claim *childkey.Claim  // on a child key, to be settled
 	sent  *message.Message // what the entry encodes; a Guard's only
+
+	sending *Sending // what its hooks have seen; nil where none does
 }
 
 // noteOf returns the note of an item, for reading.
@@ -98,9 +100,14 @@ const encodeAlone = 64
 
 // encodeAll encodes the messages of a call. If one can't be encoded, none is to be
 // sent: then it returns the receipts as well.
-func (e *encoder) encodeAll(ctx context.Context, msgs []*message.Message, begun time.Time) (*batch.Call, []Receipt) {
+func (e *encoder) encodeAll(ctx context.Context, msgs []*message.Message, sent sendings, begun time.Time) (*batch.Call, []Receipt) {
 	c := batch.NewCall(len(msgs), begun)
 	items := c.Items
+	for i, s := range sent {
+		if s != nil {
+			addNote(&items[i]).sending = s
+		}
+	}
 	// In a handler the first unkeyed message of a name gets the child key; which one
 	// is first must not be a race.
 	_, inHandler := eventkey.HandledFrom(ctx)
@@ -168,7 +175,7 @@ func (e *encoder) encode(ctx context.Context, msg *message.Message, it *batch.It
 		err = e.encodeSent(msg, key, it)
 	} else {
 		it.UUID, it.Payload = msg.UUID, string(msg.Payload)
-		err = encodeMetadata(it, msg.Metadata)
+		err = encodeMetadata(it, noteOf(it).sending.carryOn(msg.Metadata))
 	}
 	if err != nil {
 		return permanent(err)
@@ -199,6 +206,9 @@ func (e *encoder) encodeSent(msg *message.Message, key identity.Resolved, it *ba
 			return err
 		}
 		it.Printed = true
+	}
+	if e.cfg.Mode != ModeIDMPAuto { // after all that compares
+		sent.Metadata = noteOf(it).sending.carryOn(sent.Metadata)
 	}
 	if e.keepSent {
 		addNote(it).sent = sent

@@ -142,7 +142,9 @@ func (e *engine) close() error {
 }
 
 // refused is the outcome of messages that are not sent: none of them is tried.
-func (e *engine) refused(topic string, msgs []*message.Message, begun time.Time, err error) []Receipt {
+func (e *engine) refused(of under, topic string, msgs []*message.Message, begun time.Time, err error) []Receipt {
+	events := e.events(topic)
+	sent := events.onSend(of, msgs)
 	receipts := make([]Receipt, len(msgs))
 	for i, msg := range msgs {
 		receipts[i] = Receipt{Topic: topic, Err: err}
@@ -150,7 +152,7 @@ func (e *engine) refused(topic string, msgs []*message.Message, begun time.Time,
 			receipts[i].MessageUUID = msg.UUID
 		}
 	}
-	e.events(topic).notSent(receipts, begun)
+	events.notSent(receipts, sent, begun)
 	return receipts
 }
 

@@ -16,6 +16,9 @@ import (
 // They are called from the goroutines that publish, several at once, and must not
 // block. A panic is logged and otherwise ignored. Keys don't belong into metric labels.
 type Hooks struct {
+	// OnSend receives every message when its call begins, before anything else is done with
+	// it, also one that is then refused. It is for tracers; see [Sending].
+	OnSend func(*Sending)
 	// OnPublish receives the outcome of every message, once: also of one that was refused
 	// before it was sent (no key, too large, closed). That of a message whose caller has
 	// stopped waiting while it was sent comes when it is known, and may be another one than
@@ -118,15 +121,11 @@ func (e *events) receipt(it *batch.Item, r *batch.Result) Receipt {
 }
 
 // notSent completes and reports the receipts of messages that were not sent.
-func (e *events) notSent(receipts []Receipt, begun time.Time) {
+func (e *events) notSent(receipts []Receipt, sent sendings, begun time.Time) {
 	for i := range receipts {
 		receipts[i].Duration = time.Since(begun)
-		e.onPublish(receipts[i])
+		e.published(sent.at(i), receipts[i])
 	}
-}
-
-func (e *events) onPublish(r Receipt) {
-	hook.Call(e.logger, e.hooks, func(h Hooks) func(Receipt) { return h.OnPublish }, r)
 }
 
 // Done implements [batch.Observer].
@@ -144,7 +143,7 @@ func (e *events) Done(it *batch.Item, r *batch.Result) {
 	} else if receipt.Verdict == VerdictDuplicate && r.Err == nil {
 		e.logger.Debug("Not added: duplicate", receipt.logFields())
 	}
-	e.onPublish(receipt)
+	e.published(noteOf(it).sending, receipt)
 }
 
 func (r *Receipt) logFields() watermill.LogFields {

@@ -88,7 +88,7 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	begun := time.Now()
 	if err := checkTopic(topic); err != nil {
-		receipts := p.guard.engine.refused(topic, msgs, begun, err)
+		receipts := p.guard.engine.refused(itsOwn, topic, msgs, begun, err)
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
@@ -96,9 +96,10 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	defer t.release()
 	ctx, stop := joinContexts(msgs)
 	defer stop()
-	all, receipts := t.encoder.encodeAll(ctx, msgs, begun)
+	sendings := t.events.onSend(itsOwn, msgs)
+	all, receipts := t.encoder.encodeAll(ctx, msgs, sendings, begun)
 	if receipts != nil {
-		t.events.notSent(receipts, begun)
+		t.events.notSent(receipts, sendings, begun)
 		settleClaims(all, receipts, false)
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
@@ -142,7 +143,7 @@ func (p *guardPublisher) settle(events *events, tickets []*ticket, err error) ([
 			receipts[i] = *k.receipt
 		} else {
 			receipts[i] = events.receipt(k.item, &batch.Result{Outcome: batch.Outcome{Err: batch.NotSent(unseen)}})
-			events.notSent(receipts[i:i+1], k.begun)
+			events.notSent(receipts[i:i+1], sendings{noteOf(k.item).sending}, k.begun)
 		}
 		failed = failed || receipts[i].Err != nil
 	}

@@ -72,7 +72,7 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 			holders[i] = holderOf(msg)
 		}
 	}
-	receipts, err := p.send(ctx, topic, msgs)
+	receipts, err := p.send(ctx, itsOwn, topic, msgs)
 	for i, h := range holders {
 		if h != nil {
 			h.receipt.Store(&receipts[i])
@@ -85,12 +85,12 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 // Send is Publish with a context for the whole call, and with the receipts: always
 // one a message, in the order of the messages. The error is that of Publish.
 func (p *Publisher) Send(ctx context.Context, topic string, msgs ...*message.Message) ([]Receipt, error) {
-	receipts, err := p.send(ctx, topic, msgs)
+	receipts, err := p.send(ctx, func(*message.Message) context.Context { return ctx }, topic, msgs)
 	collect(ctx, receipts...)
 	return receipts, err
 }
 
-func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Message) ([]Receipt, error) {
+func (p *Publisher) send(ctx context.Context, of under, topic string, msgs []*message.Message) ([]Receipt, error) {
 	if len(msgs) == 0 {
 		return []Receipt{}, nil
 	}
@@ -100,18 +100,19 @@ func (p *Publisher) send(ctx context.Context, topic string, msgs []*message.Mess
 		err = ErrClosed
 	}
 	if err != nil {
-		receipts := p.engine.refused(topic, msgs, begun, err)
+		receipts := p.engine.refused(of, topic, msgs, begun, err)
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
 	defer p.engine.runner.End()
 	t := p.engine.acquire(topic, begun)
 	defer t.release()
-	c, receipts := t.encoder.encodeAll(ctx, msgs, begun)
+	sent := t.events.onSend(of, msgs)
+	c, receipts := t.encoder.encodeAll(ctx, msgs, sent, begun)
 	tried := receipts == nil
 	if tried {
 		receipts = t.send(ctx, c)
 	} else {
-		t.events.notSent(receipts, begun)
+		t.events.notSent(receipts, sent, begun)
 	}
 	settleClaims(c, receipts, tried)
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {

@@ -9,6 +9,7 @@ import (
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/fault"
 	"github.com/onceward/watermill-idempotent/internal/jsonpath"
+	"github.com/onceward/watermill-idempotent/internal/wmeta"
 )
 
 func invalid(format string, a ...any) error {
@@ -61,7 +62,9 @@ func checkKeyOf(key, field, topic string, msg *message.Message) error {
 func ValidateFingerprint(f eventkey.Fingerprint) error { return fault.Validate(f) }
 
 // Sum is the fingerprint f of a message, that of [eventkey.Payload] where f is nil. Every
-// error is [eventkey.ErrInvalidMessage]; a fingerprint that panics is one.
+// error is [eventkey.ErrInvalidMessage]; a fingerprint that panics is one. It does not see the
+// context of a trace, which is another one in each try: one that takes all metadata would find
+// a conflict in every retry.
 func Sum(f eventkey.Fingerprint, msg *message.Message) (sum []byte, err error) {
 	if f == nil {
 		f = eventkey.Payload()
@@ -71,10 +74,25 @@ func Sum(f eventkey.Fingerprint, msg *message.Message) (sum []byte, err error) {
 			sum, err = nil, invalid("the fingerprint %T panicked on message %q: %v", f, msg.UUID, p)
 		}
 	}()
-	if sum, err = f.Sum(msg); err != nil {
+	if sum, err = f.Sum(untraced(msg)); err != nil {
 		return nil, invalid("fingerprint of message %q: %w", msg.UUID, err)
 	}
 	return sum, nil
+}
+
+// untraced is the message, or a copy of it without the context of a trace.
+func untraced(msg *message.Message) *message.Message {
+	if !wmeta.HasTrace(msg.Metadata) {
+		return msg
+	}
+	bare := message.NewMessage(msg.UUID, msg.Payload)
+	for name, value := range msg.Metadata {
+		if !wmeta.IsTrace(name) {
+			bare.Metadata[name] = value
+		}
+	}
+	bare.SetContext(msg.Context())
+	return bare
 }
 
 // FirstDifference names the first field, in sorted order, in which two payloads

@@ -15,7 +15,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	idempotent "github.com/onceward/watermill-idempotent"
-	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/metrics"
 	"github.com/onceward/watermill-idempotent/subscriber"
@@ -35,7 +34,7 @@ func (quiet) Printf(context.Context, string, ...any) {}
 // within is how long a test waits for what should happen soon.
 const within = 20 * time.Second
 
-// service is one with metrics, and with a store that is measured.
+// service is one with metrics, also of the store that Open makes.
 type service struct {
 	*idempotent.PubSub
 	registry *prometheus.Registry
@@ -49,13 +48,9 @@ func newService(t testing.TB, client redis.UniversalClient) service {
 	}
 	s := service{registry: prometheus.NewPedanticRegistry()}
 	s.registry.MustRegister(m)
-	store, err := redisstore.New(redisstore.Config{Client: client})
-	if err != nil {
-		t.Fatal(err)
-	}
 	s.PubSub, err = idempotent.Open(t.Context(), m.Instrument(idempotent.Config{
 		Client: client, Service: "billing", Key: eventkey.Template("pay:{$.id}"), Retention: 24 * time.Hour, MaxDeliveries: 3,
-		Logger: observe.Logger{T: t}, Store: store,
+		Logger: observe.Logger{T: t},
 		Subscriber: subscriber.Config{
 			MinIdle: 8 * time.Second, Block: 50 * time.Millisecond,
 			RedeliverAfter: 5 * time.Millisecond, RedeliverMax: 50 * time.Millisecond,
@@ -65,7 +60,7 @@ func newService(t testing.TB, client redis.UniversalClient) service {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := errors.Join(s.Close(context.Background()), store.Close()); err != nil {
+		if err := s.Close(context.Background()); err != nil {
 			t.Errorf("close: %v", err)
 		}
 	})

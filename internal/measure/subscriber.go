@@ -1,43 +1,41 @@
-package metrics
+package measure
 
 import (
 	"sync/atomic"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onceward/watermill-idempotent/subscriber"
 )
 
 // subscriberMetrics are what the subscriber's hooks fill.
 type subscriberMetrics struct {
-	deliveries    *prometheus.CounterVec
-	duration      *prometheus.HistogramVec
-	redeliveries  *prometheus.CounterVec
-	deadLetters   *prometheus.CounterVec
-	lost          *prometheus.CounterVec
-	ownershipLost *prometheus.CounterVec
-	takenOver     *prometheus.CounterVec
-	isDown        *prometheus.GaugeVec
-	outages       *prometheus.CounterVec
-	downFor       *prometheus.CounterVec
+	deliveries    Counters
+	duration      Histograms
+	redeliveries  Counters
+	deadLetters   Counters
+	lost          Counters
+	ownershipLost Counters
+	takenOver     Counters
+	isDown        Gauges
+	outages       Counters
+	downFor       Counters
 
 	groups *sets[groupSeries]
 }
 
 // groupSeries are those of one group's reading of one topic.
 type groupSeries struct {
-	deliveries    []prometheus.Counter
-	duration      prometheus.Observer
-	redeliveries  []prometheus.Counter
-	deadLetters   []prometheus.Counter
-	lost          []prometheus.Counter
-	ownershipLost []prometheus.Counter
-	takenOver     []prometheus.Counter
+	deliveries    []Counter
+	duration      Observer
+	redeliveries  []Counter
+	deadLetters   []Counter
+	lost          []Counter
+	ownershipLost []Counter
+	takenOver     []Counter
 
 	down    atomic.Bool // as the gauge says
-	isDown  prometheus.Gauge
-	outages prometheus.Counter
-	downFor prometheus.Counter
+	isDown  Gauge
+	outages Counter
+	downFor Counter
 }
 
 // Values of labels, by the index that the code below gives them.
@@ -71,19 +69,19 @@ func deadReasonOf(reason string) int {
 	return len(deadReasons) - 1
 }
 
-func newSubscriberMetrics(cfg Config) *subscriberMetrics {
+func newSubscriberMetrics(cfg Config, b Backend) *subscriberMetrics {
 	m := &subscriberMetrics{
-		deliveries: counters("deliveries_total", "Messages that handlers were done with, by how that ended.", "topic", "group", "settlement"),
-		duration:   histograms("delivery_duration_seconds", "Time from hand-out to settling.", cfg.DurationBuckets, "topic", "group"),
-		redeliveries: counters("redeliveries_total", "Entries that wait to be handed out again: their handler failed, or asked for a delay.",
+		deliveries: b.Counters("deliveries_total", "Messages that handlers were done with, by how that ended.", "topic", "group", "settlement"),
+		duration:   b.Histograms("delivery_duration_seconds", "Time from hand-out to settling.", cfg.DurationBuckets, "topic", "group"),
+		redeliveries: b.Counters("redeliveries_total", "Entries that wait to be handed out again: their handler failed, or asked for a delay.",
 			"topic", "group", "cause"),
-		deadLetters:   counters("dead_letters_total", "Entries that became dead letters.", "topic", "group", "reason"),
-		lost:          counters("lost_entries_total", "Entries that went from the stream without having been handled.", "topic", "group", "reason"),
-		ownershipLost: counters("ownership_lost_total", "Entries that another consumer took, or may have taken, while they were held here.", "topic", "group", "cause"),
-		takenOver:     counters("taken_over_entries_total", "Entries that were taken over from other consumers.", "topic", "group", "from"),
-		isDown:        gauges("subscriber_down", "1 while Redis is unavailable to a subscription, or refuses its commands.", "topic", "group"),
-		outages:       counters("subscriber_outages_total", "Outages that began.", "topic", "group"),
-		downFor:       counters("subscriber_outage_seconds_total", "How long outages lasted that are over.", "topic", "group"),
+		deadLetters:   b.Counters("dead_letters_total", "Entries that became dead letters.", "topic", "group", "reason"),
+		lost:          b.Counters("lost_entries_total", "Entries that went from the stream without having been handled.", "topic", "group", "reason"),
+		ownershipLost: b.Counters("ownership_lost_total", "Entries that another consumer took, or may have taken, while they were held here.", "topic", "group", "cause"),
+		takenOver:     b.Counters("taken_over_entries_total", "Entries that were taken over from other consumers.", "topic", "group", "from"),
+		isDown:        b.Gauges("subscriber_down", "1 while Redis is unavailable to a subscription, or refuses its commands.", "topic", "group"),
+		outages:       b.Counters("subscriber_outages_total", "Outages that began.", "topic", "group"),
+		downFor:       b.Counters("subscriber_outage_seconds_total", "How long outages lasted that are over.", "topic", "group"),
 	}
 	m.groups = newSets(cfg.MaxTopics, m.create)
 	return m
@@ -93,21 +91,15 @@ func (m *subscriberMetrics) create(p pair) *groupSeries {
 	topic, group := p.values()
 	return &groupSeries{
 		deliveries:    row(m.deliveries, settlements, topic, group),
-		duration:      m.duration.WithLabelValues(topic, group),
+		duration:      m.duration.With(topic, group),
 		redeliveries:  row(m.redeliveries, redeliveryCauses, topic, group),
 		deadLetters:   row(m.deadLetters, deadReasons, topic, group),
 		lost:          row(m.lost, lostReasons, topic, group),
 		ownershipLost: row(m.ownershipLost, ownershipCauses, topic, group),
 		takenOver:     row(m.takenOver, takeoverSources, topic, group),
-		isDown:        m.isDown.WithLabelValues(topic, group),
-		outages:       m.outages.WithLabelValues(topic, group),
-		downFor:       m.downFor.WithLabelValues(topic, group),
-	}
-}
-
-func (m *subscriberMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{
-		m.deliveries, m.duration, m.redeliveries, m.deadLetters, m.lost, m.ownershipLost, m.takenOver, m.isDown, m.outages, m.downFor,
+		isDown:        m.isDown.With(topic, group),
+		outages:       m.outages.With(topic, group),
+		downFor:       m.downFor.With(topic, group),
 	}
 }
 
@@ -163,3 +155,6 @@ func (s *groupSeries) outage(e subscriber.OutageEvent) {
 	}
 	s.isDown.Set(1)
 }
+
+// DeadReason is the reason of a dead letter, as the label says it.
+func DeadReason(reason string) string { return deadReasons[deadReasonOf(reason)] }

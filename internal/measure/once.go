@@ -1,30 +1,28 @@
-package metrics
+package measure
 
 import (
 	"errors"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onceward/watermill-idempotent/middleware"
 )
 
 // onceMetrics are what the middleware's hooks fill.
 type onceMetrics struct {
-	messages  *prometheus.CounterVec
-	duration  *prometheus.HistogramVec
-	skipAge   *prometheus.HistogramVec
-	takenOver *prometheus.CounterVec
+	messages  Counters
+	duration  Histograms
+	skipAge   Histograms
+	takenOver Counters
 
 	handlers *sets[handlerSeries]
 }
 
 // handlerSeries are those of one handler of one topic.
 type handlerSeries struct {
-	messages  []prometheus.Counter
-	duration  prometheus.Observer
-	skipAge   prometheus.Observer
-	takenOver prometheus.Counter
+	messages  []Counter
+	duration  Observer
+	skipAge   Observer
+	takenOver Counter
 }
 
 // Indexes of outcomes. Each time that a message comes it has one.
@@ -63,13 +61,13 @@ func delayOf(err error) int {
 	return delayed
 }
 
-func newOnceMetrics(cfg Config) *onceMetrics {
+func newOnceMetrics(cfg Config, b Backend) *onceMetrics {
 	m := &onceMetrics{
-		messages: counters("messages_total", "Messages that came to a handler, by what became of them.", "topic", "handler", "outcome"),
-		duration: histograms("handler_duration_seconds", "How long a handler ran.", cfg.DurationBuckets, "topic", "handler"),
-		skipAge: histograms("skip_age_seconds", "How long before a message was skipped its event had been handled: what Retention must cover.",
+		messages: b.Counters("messages_total", "Messages that came to a handler, by what became of them.", "topic", "handler", "outcome"),
+		duration: b.Histograms("handler_duration_seconds", "How long a handler ran.", cfg.DurationBuckets, "topic", "handler"),
+		skipAge: b.Histograms("skip_age_seconds", "How long before a message was skipped its event had been handled: what Retention must cover.",
 			cfg.AgeBuckets, "topic", "handler"),
-		takenOver: counters("claims_taken_over_total", "Runs that took over the claim of an earlier one that ended without a word.", "topic", "handler"),
+		takenOver: b.Counters("claims_taken_over_total", "Runs that took over the claim of an earlier one that ended without a word.", "topic", "handler"),
 	}
 	m.handlers = newSets(cfg.MaxTopics, m.create)
 	return m
@@ -79,14 +77,10 @@ func (m *onceMetrics) create(p pair) *handlerSeries {
 	topic, handler := p.values()
 	return &handlerSeries{
 		messages:  row(m.messages, outcomes, topic, handler),
-		duration:  m.duration.WithLabelValues(topic, handler),
-		skipAge:   m.skipAge.WithLabelValues(topic, handler),
-		takenOver: m.takenOver.WithLabelValues(topic, handler),
+		duration:  m.duration.With(topic, handler),
+		skipAge:   m.skipAge.With(topic, handler),
+		takenOver: m.takenOver.With(topic, handler),
 	}
-}
-
-func (m *onceMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.messages, m.duration, m.skipAge, m.takenOver}
 }
 
 func (m *onceMetrics) of(e *middleware.Event) *handlerSeries {
@@ -94,8 +88,16 @@ func (m *onceMetrics) of(e *middleware.Event) *handlerSeries {
 }
 
 func (m *onceMetrics) hooks() middleware.Hooks {
+	h := onOutcome(func(outcome int, e middleware.Event) { m.of(&e).ended(outcome, &e) })
+	h.OnTakeover = func(e middleware.Event) { m.of(&e).takenOver.Inc() }
+	return h
+}
+
+// onOutcome are hooks that receive how the handling of a message ended, each time that it came
+// once.
+func onOutcome(ended func(outcome int, e middleware.Event)) middleware.Hooks {
 	on := func(outcome int) func(middleware.Event) {
-		return func(e middleware.Event) { m.of(&e).ended(outcome, &e) }
+		return func(e middleware.Event) { ended(outcome, e) }
 	}
 	return middleware.Hooks{
 		OnHandled:     on(handled),
@@ -103,12 +105,16 @@ func (m *onceMetrics) hooks() middleware.Hooks {
 		OnForeignSkip: on(foreignSkip),
 		OnFailed:      on(failed),
 		OnRefused:     on(refused),
-		OnDelayed:     func(e middleware.Event) { m.of(&e).ended(delayOf(e.Err), &e) },
+		OnDelayed:     func(e middleware.Event) { ended(delayOf(e.Err), e) },
 		OnConflict:    on(conflict),
-		OnTakeover:    func(e middleware.Event) { m.of(&e).takenOver.Inc() },
 		OnLeaseLost:   on(leaseLost),
 		OnPassed:      on(passed),
 	}
+}
+
+// OnOutcome are hooks that receive how the handling of a message ended, as the label says it.
+func OnOutcome(ended func(outcome string, e middleware.Event)) middleware.Hooks {
+	return onOutcome(func(outcome int, e middleware.Event) { ended(outcomes[outcome], e) })
 }
 
 func (s *handlerSeries) ended(outcome int, e *middleware.Event) {

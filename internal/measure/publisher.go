@@ -1,11 +1,9 @@
-package metrics
+package measure
 
 import (
 	"errors"
 	"sync/atomic"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/streamid"
@@ -14,13 +12,13 @@ import (
 
 // publisherMetrics are what the publisher's hooks fill.
 type publisherMetrics struct {
-	publishes *prometheus.CounterVec
-	failures  *prometheus.CounterVec
-	duration  *prometheus.HistogramVec
-	resent    *prometheus.CounterVec
-	retries   *prometheus.CounterVec
-	age       *prometheus.HistogramVec
-	differing *prometheus.CounterVec
+	publishes Counters
+	failures  Counters
+	duration  Histograms
+	resent    Counters
+	retries   Counters
+	age       Histograms
+	differing Counters
 	window    windowMetrics
 
 	topics *sets[topicSeries]
@@ -28,24 +26,24 @@ type publisherMetrics struct {
 
 // windowMetrics are what is known of the windows of topics.
 type windowMetrics struct {
-	duration, entries, differs *prometheus.GaugeVec
-	evicted                    *prometheus.CounterVec
-	layoutDiffers              *prometheus.GaugeVec
+	duration, entries, differs Gauges
+	evicted                    Counters
+	layoutDiffers              Gauges
 }
 
 // topicSeries are those of one topic.
 type topicSeries struct {
 	metrics *publisherMetrics
 	topic   string
-	byMode  [len(modes)]atomic.Pointer[[]prometheus.Counter] // a topic has one mode, mostly
+	byMode  [len(modes)]atomic.Pointer[[]Counter] // a topic has one mode, mostly
 
-	failures  []prometheus.Counter
-	duration  prometheus.Observer
-	resent    prometheus.Counter
-	retries   prometheus.Counter
-	age       prometheus.Observer
-	differing prometheus.Counter
-	evicted   prometheus.Counter
+	failures  []Counter
+	duration  Observer
+	resent    Counter
+	retries   Counter
+	age       Observer
+	differing Counter
+	evicted   Counter
 }
 
 // modes are the values of the label mode, by [publisher.Mode]: of a message that was refused
@@ -93,22 +91,22 @@ func failureNames() (names []string) {
 	return names
 }
 
-func newPublisherMetrics(cfg Config) *publisherMetrics {
+func newPublisherMetrics(cfg Config, b Backend) *publisherMetrics {
 	m := &publisherMetrics{
-		publishes: counters("publishes_total", "Messages published, by what became of them.", "topic", "mode", "verdict"),
-		failures:  counters("publish_errors_total", "Messages whose publish returned an error, by its reason.", "topic", "reason"),
-		duration:  histograms("publish_duration_seconds", "Time from the call to the outcome of a message.", cfg.DurationBuckets, "topic"),
-		resent:    counters("publish_resends_total", "Messages that were sent again under the same ID since a reply was lost.", "topic"),
-		retries:   counters("publish_retries_total", "Failed tries of batches that were followed by another one.", "topic"),
-		age: histograms("duplicate_age_seconds", "Age of the original of a duplicate: how late retries come. Those of our own lost replies are left out.",
+		publishes: b.Counters("publishes_total", "Messages published, by what became of them.", "topic", "mode", "verdict"),
+		failures:  b.Counters("publish_errors_total", "Messages whose publish returned an error, by its reason.", "topic", "reason"),
+		duration:  b.Histograms("publish_duration_seconds", "Time from the call to the outcome of a message.", cfg.DurationBuckets, "topic"),
+		resent:    b.Counters("publish_resends_total", "Messages that were sent again under the same ID since a reply was lost.", "topic"),
+		retries:   b.Counters("publish_retries_total", "Failed tries of batches that were followed by another one.", "topic"),
+		age: b.Histograms("duplicate_age_seconds", "Age of the original of a duplicate: how late retries come. Those of our own lost replies are left out.",
 			cfg.AgeBuckets, "topic"),
-		differing: counters("child_differs_total", "Messages of a handler that ran again which differ from those of its first run, which stay.", "topic"),
+		differing: b.Counters("child_differs_total", "Messages of a handler that ran again which differ from those of its first run, which stay.", "topic"),
 		window: windowMetrics{
-			duration: gauges("window_seconds", "How long the window in force remembers a key.", "topic"),
-			entries:  gauges("window_entries", "How many keys the window in force holds; 0 where only time bounds it.", "topic"),
-			differs:  gauges("window_differs", "1 where the window in force is not the configured one.", "topic"),
-			evicted:  counters("window_evicted_total", "Keys that were forgotten before the duration of the window had passed.", "topic"),
-			layoutDiffers: gauges("layout_differs", "1 where the topic was found with another mode or number of producer IDs than configured.",
+			duration: b.Gauges("window_seconds", "How long the window in force remembers a key.", "topic"),
+			entries:  b.Gauges("window_entries", "How many keys the window in force holds; 0 where only time bounds it.", "topic"),
+			differs:  b.Gauges("window_differs", "1 where the window in force is not the configured one.", "topic"),
+			evicted:  b.Counters("window_evicted_total", "Keys that were forgotten before the duration of the window had passed.", "topic"),
+			layoutDiffers: b.Gauges("layout_differs", "1 where the topic was found with another mode or number of producer IDs than configured.",
 				"topic"),
 		},
 	}
@@ -119,25 +117,17 @@ func newPublisherMetrics(cfg Config) *publisherMetrics {
 func (m *publisherMetrics) create(p pair) *topicSeries {
 	topic, _ := p.values()
 	if p.topic != Other {
-		m.window.layoutDiffers.WithLabelValues(topic)
+		m.window.layoutDiffers.With(topic)
 	}
 	return &topicSeries{
 		metrics: m, topic: topic,
 		failures:  row(m.failures, failureNames(), topic),
-		duration:  m.duration.WithLabelValues(topic),
-		resent:    m.resent.WithLabelValues(topic),
-		retries:   m.retries.WithLabelValues(topic),
-		age:       m.age.WithLabelValues(topic),
-		differing: m.differing.WithLabelValues(topic),
-		evicted:   m.window.evicted.WithLabelValues(topic),
-	}
-}
-
-func (m *publisherMetrics) collectors() []prometheus.Collector {
-	w := m.window
-	return []prometheus.Collector{
-		m.publishes, m.failures, m.duration, m.resent, m.retries, m.age, m.differing,
-		w.duration, w.entries, w.differs, w.evicted, w.layoutDiffers,
+		duration:  m.duration.With(topic),
+		resent:    m.resent.With(topic),
+		retries:   m.retries.With(topic),
+		age:       m.age.With(topic),
+		differing: m.differing.With(topic),
+		evicted:   m.window.evicted.With(topic),
 	}
 }
 
@@ -161,9 +151,9 @@ func (m *publisherMetrics) onWindow(e publisher.WindowEvent) {
 	if !m.topics.isOwn(set) {
 		return
 	}
-	m.window.duration.WithLabelValues(set.topic).Set(e.Effective.Duration.Seconds())
-	m.window.entries.WithLabelValues(set.topic).Set(float64(e.Effective.Entries))
-	differs := m.window.differs.WithLabelValues(set.topic)
+	m.window.duration.With(set.topic).Set(e.Effective.Duration.Seconds())
+	m.window.entries.With(set.topic).Set(float64(e.Effective.Entries))
+	differs := m.window.differs.With(set.topic)
 	switch e.Kind {
 	case publisher.WindowEffective: // WindowDiffers follows where it does
 		differs.Set(0)
@@ -174,7 +164,7 @@ func (m *publisherMetrics) onWindow(e publisher.WindowEvent) {
 
 func (m *publisherMetrics) onLayout(e publisher.LayoutEvent) {
 	if set := m.of(e.Topic); m.topics.isOwn(set) {
-		m.window.layoutDiffers.WithLabelValues(set.topic).Set(1)
+		m.window.layoutDiffers.With(set.topic).Set(1)
 	}
 }
 
@@ -197,7 +187,7 @@ func (s *topicSeries) published(r *publisher.Receipt) {
 	}
 }
 
-func (s *topicSeries) ofMode(mode publisher.Mode) []prometheus.Counter {
+func (s *topicSeries) ofMode(mode publisher.Mode) []Counter {
 	list := s.byMode[mode].Load()
 	if list == nil {
 		made := row(s.metrics.publishes, verdicts, s.topic, modes[mode])
@@ -229,3 +219,21 @@ func ageOf(r *publisher.Receipt) time.Duration {
 	}
 	return since(id)
 }
+
+func since(id streamid.ID) time.Duration {
+	return max(0, time.Since(time.UnixMilli(int64(id.MS)))) //nolint:gosec // milliseconds of a time
+}
+
+// PublishFailure is the reason of a failed publish, as the label says it.
+func PublishFailure(err error) string { return publishFailures[failureOf(err)].name }
+
+// Verdict is what became of a message, as the label says it.
+func Verdict(r *publisher.Receipt) string {
+	if errors.Is(r.Err, publisher.ErrConflict) {
+		return verdicts[verdictConflict]
+	}
+	return verdicts[r.Verdict]
+}
+
+// Mode is the mode that a message was published in, as the label says it.
+func Mode(m publisher.Mode) string { return modes[m] }

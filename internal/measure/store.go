@@ -1,4 +1,4 @@
-package metrics
+package measure
 
 import (
 	"context"
@@ -6,18 +6,10 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/onceward/watermill-idempotent/dedupe"
 )
 
-// Store returns a store that does what s does, and reports how long its steps take and what
-// comes of them, under the label store. Give each store of a process a name of its own, such
-// as "records"; Config.MaxTopics bounds their number, too.
-//
-// What s can do besides stays visible: dedupe.Admin and Check where it has them, a transaction
-// on the claim's context, and itself by dedupe.Unwrap. Those of Admin are not measured. Closing
-// the store closes s. A nil store is returned as it is.
+// Store is what the modules describe: s, measured under a name.
 func (m *Metrics) Store(name string, s dedupe.Store) dedupe.Store {
 	if v := reflect.ValueOf(s); s == nil || v.Kind() == reflect.Pointer && v.IsNil() {
 		return s
@@ -110,22 +102,22 @@ var stepErrors = [...]struct {
 
 // storeMetrics are what wrapped stores fill.
 type storeMetrics struct {
-	steps    *prometheus.CounterVec
-	duration *prometheus.HistogramVec
+	steps    Counters
+	duration Histograms
 
 	stores *sets[storeSeries]
 }
 
 // storeSeries are those of one store.
 type storeSeries struct {
-	outcomes [len(stepNames)][len(stepOutcomes)]prometheus.Counter // nil where a step has no such outcome
-	duration [len(stepNames)]prometheus.Observer
+	outcomes [len(stepNames)][len(stepOutcomes)]Counter // nil where a step has no such outcome
+	duration [len(stepNames)]Observer
 }
 
-func newStoreMetrics(cfg Config) *storeMetrics {
+func newStoreMetrics(cfg Config, b Backend) *storeMetrics {
 	m := &storeMetrics{
-		steps: counters("store_steps_total", "Steps that a store was asked for, by what came of them.", "store", "step", "outcome"),
-		duration: histograms("store_step_duration_seconds", "How long the steps of a store took; a claim includes its wait for another's.",
+		steps: b.Counters("store_steps_total", "Steps that a store was asked for, by what came of them.", "store", "step", "outcome"),
+		duration: b.Histograms("store_step_duration_seconds", "How long the steps of a store took; a claim includes its wait for another's.",
 			cfg.DurationBuckets, "store", "step"),
 	}
 	m.stores = newSets(cfg.MaxTopics, m.create)
@@ -136,16 +128,12 @@ func (m *storeMetrics) create(p pair) *storeSeries {
 	name, _ := p.values()
 	s := new(storeSeries)
 	for step, stepName := range stepNames {
-		s.duration[step] = m.duration.WithLabelValues(name, stepName)
+		s.duration[step] = m.duration.With(name, stepName)
 		for _, outcome := range outcomesOf[step] {
-			s.outcomes[step][outcome] = m.steps.WithLabelValues(name, stepName, stepOutcomes[outcome])
+			s.outcomes[step][outcome] = m.steps.With(name, stepName, stepOutcomes[outcome])
 		}
 	}
 	return s
-}
-
-func (m *storeMetrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.steps, m.duration}
 }
 
 // took notes a step that began at a time.
