@@ -60,7 +60,7 @@ if [ -n "$section" ]; then
 else
 	failed "CHANGELOG.md has a section [${version#v}]" "rename [Unreleased] to [${version#v}] - $(date -u +%F), and begin another one"
 fi
-others=$(git grep -nE "$path(/[a-z/]+)?(/v[0-9]+)?@v[0-9]+\.[0-9]+\.[0-9]+" -- '*.md' ':!CHANGELOG.md' | grep -vF "@$version" || true)
+others=$(git grep -nE "$path(/[a-z/]+)?(/v[0-9]+)?@v[0-9]+\.[0-9]+\.[0-9]+" -- '*.md' ':!CHANGELOG.md' ':!docs/releasing.md' | grep -vF "@$version" || true)
 if [ -z "$others" ]; then ok "documents name no other version"; else failed "documents name no other version" "$others"; fi
 
 # 2. The release, in a clone: requirements, commit, tags.
