@@ -113,7 +113,7 @@ func TestReleaseCheck(t *testing.T) {
 		if err := os.Remove(filepath.Join(c.dir, "eventkey/gone.go")); err != nil {
 			t.Fatal(err)
 		}
-		c.write("docs/releasing.md", "go get "+modulePath+"@v0.9.7\n")
+		c.write("docs/recipes.md", "go get "+modulePath+"@v0.9.7\n")
 		c.write("metrics/broken.go", "package metrics\n\nvar _ = missing\n")
 		c.commit()
 		c.git("-C", c.dir, "tag", "v0.9.8")
