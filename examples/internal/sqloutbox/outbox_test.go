@@ -165,7 +165,8 @@ func TestOutageLeavesWhatWasNotPublished(t *testing.T) {
 	pub.mu.Unlock()
 	waitFor(t, "an empty outbox", func() bool { return backlog(t, outbox) == 0 })
 	want := []string{"orders 1 key of 1", "orders 2 key of 2", "orders 3 key of 3", "orders 4 key of 4", "orders 5 key of 5"}
-	if got := pub.all(); !slices.Equal(got, want) {
+	// One that was published just as its deadline passed is published again.
+	if got := slices.Compact(pub.all()); !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
