@@ -5,7 +5,7 @@ SHELL := /bin/bash
 
 GO            ?= go
 MODULE        := $(shell sed -n 's/^module //p' go.mod)
-MODULES       := . dedupe/pgxstore examples metrics otelhooks tests
+MODULES       := . cmd/idemctl dedupe/pgxstore examples metrics otelhooks tests
 LINT_VERSION  := v2.15.0
 LINT          := bin/golangci-lint-$(LINT_VERSION)
 TIMEOUT       ?= 15m
@@ -34,6 +34,11 @@ help: ## this list
 servers: ## bring Redis 8.6, 8.0, 7.0, Valkey 8.1, 9.1, PostgreSQL 15 and MariaDB 10.11 into .servers/ (nothing is installed)
 	@scripts/servers.sh
 
+.PHONY: idemctl
+idemctl: ## build the operator's tool into bin/idemctl
+	@mkdir -p bin
+	$(GO) build -trimpath -o bin/idemctl ./cmd/idemctl
+
 .PHONY: lint
 lint: $(LINT) ## golangci-lint on all modules
 	@failed=0; for m in $(MODULES); do \
@@ -51,7 +56,7 @@ fmt: $(LINT) ## format all modules
 	@for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: test
-test: servers test-root test-alone test-metrics test-otelhooks test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, metrics, otelhooks, examples, real servers
+test: servers test-root test-alone test-idemctl test-metrics test-otelhooks test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, idemctl, metrics, otelhooks, examples, real servers
 
 .PHONY: test-root
 test-root: race-note ## tests beside the code, no server needed
@@ -62,6 +67,10 @@ test-root: race-note ## tests beside the code, no server needed
 test-alone: ## the root module with the versions of its own go.mod, as a user gets it
 	GOWORK=off $(GO) build ./...
 	GOWORK=off $(GO) test -short -timeout $(TIMEOUT) ./...
+
+.PHONY: test-idemctl
+test-idemctl: race-note ## the operator's tool, without servers
+	cd cmd/idemctl && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
 .PHONY: test-metrics
 test-metrics: race-note ## the Prometheus metrics, with their dashboard and alerts

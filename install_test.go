@@ -96,7 +96,7 @@ func TestInstall(t *testing.T) {
 	p := newProgram(t)
 	clone := filepath.Join(t.TempDir(), "clone.git")
 	p.run("git", "clone", "--quiet", "--bare", root, clone)
-	for _, tag := range []string{string(version[1]), "dedupe/pgxstore/" + string(version[1]), "metrics/" + string(version[1]), "otelhooks/" + string(version[1])} {
+	for _, tag := range []string{string(version[1]), "dedupe/pgxstore/" + string(version[1]), "metrics/" + string(version[1]), "otelhooks/" + string(version[1]), "cmd/idemctl/" + string(version[1])} {
 		p.run("git", "-C", clone, "tag", tag, "HEAD")
 	}
 	p.env = append(p.env, "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=url.file://"+filepath.ToSlash(clone)+".insteadOf", "GIT_CONFIG_VALUE_0=https://"+modulePath)
@@ -105,6 +105,11 @@ func TestInstall(t *testing.T) {
 	p.run("go", "get", modulePath+"/metrics@"+string(version[1]))
 	p.run("go", "get", modulePath+"/otelhooks@"+string(version[1]))
 	p.run("go", "build", "-trimpath", "-o", os.DevNull, ".") // so that the next run finds it in the cache
+	p.env = append(p.env, "GOBIN="+p.dir)
+	p.run("go", "install", "-trimpath", modulePath+"/cmd/idemctl@"+string(version[1]))
+	if says := p.run(filepath.Join(p.dir, "idemctl"), "--version"); !strings.Contains(says, string(version[1])) {
+		t.Errorf("idemctl says that it is %s, want %s", says, version[1])
+	}
 }
 
 // README's way without tags, with every replacement that it needs.

@@ -14,7 +14,7 @@ import (
 )
 
 // tested are the modules whose tests `make test` runs, each by a target that names it.
-var tested = map[string]string{".": "test-root", "examples": "test-examples", "metrics": "test-metrics", "otelhooks": "test-otelhooks", "tests": "test-servers"}
+var tested = map[string]string{".": "test-root", "cmd/idemctl": "test-idemctl", "examples": "test-examples", "metrics": "test-metrics", "otelhooks": "test-otelhooks", "tests": "test-servers"}
 
 // Every test that is not a fault run is run by `make test`: the fault runs are left out by
 // their whole names, each of which is that of one test, and nothing else is left out.

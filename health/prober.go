@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/onceward/watermill-idempotent/internal/redact"
 )
 
 // prober has the checks of liveness or of readiness, and their last answer.
@@ -108,10 +110,10 @@ func (c *checker) result(ctx context.Context, timeout time.Duration, hide bool) 
 		return r
 	}
 	if failed {
-		r.Error = clean(out.err.Error())
+		r.Error = redact.Clean(out.err.Error())
 	}
 	for _, w := range out.warnings {
-		r.Warnings = append(r.Warnings, clean(w))
+		r.Warnings = append(r.Warnings, redact.Clean(w))
 	}
 	return r
 }

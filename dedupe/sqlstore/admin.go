@@ -128,6 +128,19 @@ func (s *Store) Purge(ctx context.Context, before time.Time, limit int) (n int, 
 	return n, err
 }
 
+// Purgeable is how many records Purge would remove now, for the same time. It counts through the
+// table.
+func (s *Store) Purgeable(ctx context.Context, before time.Time) (n int, err error) {
+	var ms int64
+	if !before.IsZero() {
+		ms = before.UnixMilli()
+	}
+	if err = s.cfg.DB.QueryRowContext(ctx, s.text.Purgeable, ms).Scan(&n); err != nil {
+		return 0, fmt.Errorf("sqlstore: purge: %w", s.explain(err))
+	}
+	return n, nil
+}
+
 // olderBatch is how many records are selected at a time for deletion one by one.
 const olderBatch = 200
 

@@ -79,7 +79,10 @@ var shared = struct {
 
 // Main runs the tests of a package, ends the servers, those of testserver as well, and
 // looks for leaked goroutines.
-func Main(m *testing.M, ignore ...goleak.Option) {
+func Main(m *testing.M, ignore ...goleak.Option) { os.Exit(Run(m, ignore...)) }
+
+// Run is Main for a TestMain that has something to do after it. It returns the exit code.
+func Run(m *testing.M, ignore ...goleak.Option) int {
 	code := m.Run()
 	testserver.EndShared()
 	shared.Lock()
@@ -93,7 +96,7 @@ func Main(m *testing.M, ignore ...goleak.Option) {
 			code = 1
 		}
 	}
-	os.Exit(code)
+	return code
 }
 
 func fresh(t testing.TB, kind string) *Database {

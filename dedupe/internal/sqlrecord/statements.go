@@ -85,7 +85,9 @@ var dialects = map[string]dialect{
 // Statements are those of a store.
 type Statements struct {
 	Insert, Record, Commit, Find, Settle, Drop, List string
-	Older                                            string
+	// Older picks records that were committed before a time; Purgeable counts these, and those
+	// that ran out.
+	Older, Purgeable string
 	// Remove deletes up to so many rows that ran out. Where it is empty, Expired gives
 	// their IDs, Free locks those that nobody has (see IDs), and Delete deletes one. Delete
 	// takes no list: a table that is not much larger than the list is scanned, whatever
@@ -145,18 +147,19 @@ func New(dialect, table string) Statements {
 			{"DELETE", bind("DELETE FROM {table} WHERE 1 = 0")},
 		},
 
-		Insert:  bind(d.insert),
-		Record:  bind("SELECT " + fields + " FROM {table} WHERE id = ?"),
-		Commit:  bind("UPDATE {table} SET committed_at = {now}, expires_at = {now} + ?, fingerprint = ?, outputs = ?, consumer_group = ? WHERE id = ? AND token = ?"),
-		Find:    bind("SELECT 1 FROM {table} WHERE id = ? AND token = ? AND committed_at > 0"),
-		Settle:  bind("UPDATE {table} SET outputs = NULL WHERE id = ? AND token = ? AND outputs IS NOT NULL"),
-		Drop:    bind("DELETE FROM {table} WHERE id = ? AND token = ?"),
-		List:    bind("SELECT id, " + fields + " FROM {table} WHERE id > ? ORDER BY id LIMIT 200"),
-		Older:   bind("SELECT id, token FROM {table} WHERE committed_at < ? AND length(namespace) > 0 LIMIT ?"),
-		Remove:  bind(d.remove),
-		Expired: bind(over),
-		Free:    bind("SELECT id FROM {table} WHERE id IN ({ids}) AND expires_at <= {now} FOR UPDATE SKIP LOCKED"),
-		Delete:  bind("DELETE FROM {table} WHERE id = ?"),
+		Insert:    bind(d.insert),
+		Record:    bind("SELECT " + fields + " FROM {table} WHERE id = ?"),
+		Commit:    bind("UPDATE {table} SET committed_at = {now}, expires_at = {now} + ?, fingerprint = ?, outputs = ?, consumer_group = ? WHERE id = ? AND token = ?"),
+		Find:      bind("SELECT 1 FROM {table} WHERE id = ? AND token = ? AND committed_at > 0"),
+		Settle:    bind("UPDATE {table} SET outputs = NULL WHERE id = ? AND token = ? AND outputs IS NOT NULL"),
+		Drop:      bind("DELETE FROM {table} WHERE id = ? AND token = ?"),
+		List:      bind("SELECT id, " + fields + " FROM {table} WHERE id > ? ORDER BY id LIMIT 200"),
+		Older:     bind("SELECT id, token FROM {table} WHERE committed_at < ? AND length(namespace) > 0 LIMIT ?"),
+		Purgeable: bind("SELECT count(*) FROM {table} WHERE (committed_at < ? OR expires_at <= (SELECT {now})) AND committed_at > 0 AND length(namespace) > 0"),
+		Remove:    bind(d.remove),
+		Expired:   bind(over),
+		Free:      bind("SELECT id FROM {table} WHERE id IN ({ids}) AND expires_at <= {now} FOR UPDATE SKIP LOCKED"),
+		Delete:    bind("DELETE FROM {table} WHERE id = ?"),
 		TakePurge: bind("UPDATE {table} SET token = ?, committed_at = {now}, expires_at = {now} + ? WHERE id = ? " +
 			"AND (expires_at <= {now} OR expires_at > {now} + ? OR token = ?) AND (committed_at <= {now} - ? OR committed_at > {now})"),
 		KeepPurge: bind("UPDATE {table} SET expires_at = {now} + ? WHERE id = ? AND token = ?"),

@@ -1,4 +1,5 @@
-package health
+// Package redact takes passwords out of texts that people read: errors of clients and drivers.
+package redact
 
 import (
 	"regexp"
@@ -19,8 +20,8 @@ var (
 	inSettings = regexp.MustCompile(`(?i)\b([a-z_]*(?:password|passwd|pwd|secret|token|apikey|api_key)[a-z_]*)(\s*[=:]\s*)("[^"]*"|'[^']*'|[^\s&;,"'` + "`" + `]+)`)
 )
 
-// clean takes passwords out of a text, and what no reader needs.
-func clean(text string) string {
+// Clean takes passwords out of a text, cuts it to about 1,000 bytes and makes it valid UTF-8.
+func Clean(text string) string {
 	text = inURL.ReplaceAllString(text, "${1}***@")
 	text = inDSN.ReplaceAllString(text, "***@${1}")
 	text = inSettings.ReplaceAllString(text, "${1}${2}***")
