@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/connect"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/exit"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/screen"
 	"github.com/onceward/watermill-idempotent/deadletter"
@@ -263,4 +264,12 @@ func showLetter(p *screen.Page, l deadletter.Letter, now time.Time) {
 	}
 	p.Heading("PAYLOAD, %s", screen.Bytes(int64(len(l.Payload))))
 	p.Line("%s", screen.Text(string(l.Payload)))
+}
+
+// storeBeside opens the store of records; one in Redis has the connections that are there.
+func (a *app) storeBeside(ctx context.Context, l *look, kind string) (*connect.Store, error) {
+	if kind == connect.KindRedis || kind == "" && a.SQL == "" {
+		return a.RedisStore(l.Redis, func() error { return nil })
+	}
+	return a.store(ctx, kind)
 }

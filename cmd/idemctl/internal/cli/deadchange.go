@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/connect"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/exit"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/screen"
 	"github.com/onceward/watermill-idempotent/deadletter"
@@ -161,14 +160,6 @@ func (d *deadArgs) pick(ids []string) (deadletter.Filter, error) {
 		return deadletter.Filter{}, exit.Errorf(exit.Usage, "which letters?").Do("Name them by their IDs, pick them by --reason, --group, --from, --key or --error, or say --all.")
 	}
 	return d.filter(ids)
-}
-
-// storeBeside opens the store of records; one in Redis has the connections that are there.
-func (a *app) storeBeside(ctx context.Context, l *look, kind string) (*connect.Store, error) {
-	if kind == connect.KindRedis || kind == "" && a.SQL == "" {
-		return a.RedisStore(l.Redis, func() error { return nil })
-	}
-	return a.store(ctx, kind)
 }
 
 // confirmLetters asks before more than one letter is changed, and says how many there are.

@@ -105,7 +105,7 @@ func (w *windowArgs) run(ctx context.Context, a *app, topic string) (err error) 
 			return exit.Errorf(exit.Usage, "--svg: %w", err)
 		}
 	}
-	if err := a.screen.Show(adviceViewOf(seen, advice), func(p *screen.Page) { showAdvice(p, seen, advice, ages, a.screen.Width) }); err != nil {
+	if err := a.screen.Show(adviceReportOf(seen, advice), func(p *screen.Page) { showAdvice(p, seen, advice, ages, a.screen.Width) }); err != nil {
 		return err
 	}
 	if w.svg != "" {
@@ -190,8 +190,8 @@ func agesOf(o window.Observation, ad window.Advice) chart.Ages {
 	return a
 }
 
-// adviceView is an advice in JSON. Its names are stable.
-type adviceView struct {
+// adviceReport is an advice in JSON. Its names are stable.
+type adviceReport struct {
 	Topic         string       `json:"topic"`
 	Verdict       string       `json:"verdict"`
 	Confidence    string       `json:"confidence"`
@@ -236,8 +236,8 @@ type bucketView struct {
 	Count int64   `json:"count"`
 }
 
-func adviceViewOf(o window.Observation, ad window.Advice) adviceView {
-	v := adviceView{
+func adviceReportOf(o window.Observation, ad window.Advice) adviceReport {
+	v := adviceReport{
 		Topic: o.Topic, Verdict: ad.Verdict.String(), Confidence: ad.Confidence.String(), Mode: o.Mode.String(),
 		NowSeconds: o.Window.Duration.Seconds(), NowEntries: o.Window.Entries, WantSeconds: ad.Window.Duration.Seconds(), WantEntries: ad.Window.Entries,
 		Watched: o.Lasted.Seconds(), Added: o.Added, Duplicates: o.Duplicates, Rate: ad.Rate, Peak: ad.Peak,
