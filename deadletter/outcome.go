@@ -26,8 +26,8 @@ const (
 	ActionAlreadyReplayed
 	// ActionDropped means that it was removed without being published.
 	ActionDropped
-	// ActionGone means that it was not there: a letter of Filter.IDs that was never there, was
-	// replayed or dropped before, or was trimmed away.
+	// ActionGone means that it was not there: a letter of Filter.IDs that was never there, or one
+	// that another has replayed or dropped, or that was trimmed away. Nothing was done.
 	ActionGone
 )
 

@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -43,7 +44,7 @@ type Replay struct {
 	// DryRun publishes, forgets and removes nothing, and reports what would be done.
 	DryRun bool
 	// StopAfter ends the replay after so many failures one after the other; 0 means 10, a
-	// negative value never.
+	// negative value never. Letters that can't be decoded don't count.
 	StopAfter int
 	// OnLetter, if set, is called with the outcome of each letter, in order.
 	OnLetter func(Outcome)
@@ -112,11 +113,17 @@ func (r *replaying) one(ctx context.Context, letter Letter) (Outcome, error) {
 		r.failed = 0
 		return out, nil
 	}
+	if out.Action == ActionGone {
+		return out, nil
+	}
 	out.Action = ActionFailed
 	if ctx.Err() != nil {
 		return out, fmt.Errorf("deadletter: replay: %w", context.Cause(ctx))
 	}
-	if r.failed++; r.failed == r.StopAfter {
+	if letter.Err == nil { // else it says nothing of those behind it
+		r.failed++
+	}
+	if letter.Err == nil && r.failed == r.StopAfter {
 		return out, fmt.Errorf("deadletter: replay stopped after %d failures one after the other: %w", r.failed, out.Err)
 	}
 	return out, nil
@@ -125,6 +132,12 @@ func (r *replaying) one(ctx context.Context, letter Letter) (Outcome, error) {
 func (r *replaying) try(ctx context.Context, letter Letter) Outcome {
 	out := Outcome{Letter: letter, Action: ActionReplayed, Err: letter.Err}
 	if out.Err != nil {
+		return out
+	}
+	if out.Err = r.there(ctx, letter); out.Err != nil {
+		if errors.Is(out.Err, ErrNotFound) {
+			out.Action = ActionGone
+		}
 		return out
 	}
 	msg := r.message(letter)
@@ -153,9 +166,21 @@ func (r *replaying) try(ctx context.Context, letter Letter) Outcome {
 	return out
 }
 
+// there looks whether a letter that was read, in a batch perhaps long ago, is still there:
+// what another operator has dropped since is not published.
+func (r *replaying) there(ctx context.Context, letter Letter) error {
+	_, err := r.letters.Get(ctx, r.topic, letter.ID)
+	return err
+}
+
 // message is what is published.
 func (r *replaying) message(letter Letter) *message.Message {
 	msg := letter.Message()
+	// The origin tells the replay from the event's first publish. A letter that does not say it,
+	// written by hand or by other code, would be taken for that one's duplicate, and be removed.
+	if msg.Metadata[wmeta.DeadOrigin] == "" {
+		msg.Metadata[wmeta.DeadOrigin] = r.topic + " " + letter.ID
+	}
 	for range r.Attempt {
 		eventkey.NextAttempt(msg)
 	}

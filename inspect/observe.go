@@ -88,9 +88,15 @@ func (i *Inspector) Observe(ctx context.Context, topic string, w Watch) (window.
 		if err != nil {
 			return o, err
 		}
-		o.Missed, o.Looked = d.Apart, true
+		o.Missed, o.Looked = d.Apart, w.Scan.Only == "" && behind(d, o.Window)
 	}
 	return o, nil
+}
+
+// behind reports whether a scan has read more than the window remembers: else it can't have
+// seen a retry that came too late.
+func behind(d Duplicates, w publisher.Window) bool {
+	return d.Apart.Count > 0 || timeOf(d.ToID).Sub(timeOf(d.FromID)) > w.Duration || w.Entries > 0 && d.Entries > int64(w.Entries)
 }
 
 // watching is an observation under way.

@@ -93,7 +93,9 @@ func (i *Inspector) summaries(ctx context.Context, topics []string) []Summary {
 	server.ProcessAll(ctx, i.client, cmds)
 	list := make([]Summary, len(topics))
 	for n, q := range questions {
-		s := Summary{Topic: topics[n], Exists: q.exists.Val() > 0, Length: known(q.length), DeadLetters: known(q.dead)}
+		// Whoever may not ask EXISTS learns it from XINFO.
+		exists := q.exists.Val() > 0 || q.groups.Err() == nil
+		s := Summary{Topic: topics[n], Exists: exists, Length: known(q.length), DeadLetters: known(q.dead)}
 		var l layout.Layout
 		if s.LayoutErr = q.record.Err(); s.LayoutErr == nil {
 			l, s.LayoutErr = layout.Parse(q.record.Val())

@@ -20,6 +20,8 @@ const (
 	// sampleRetries and sampleTime are what a good sample has.
 	sampleRetries = 100
 	sampleTime    = 10 * time.Minute
+	// leastSpan is how long a stream must be to tell of the rate.
+	leastSpan = time.Minute
 	// oversize is from which factor on a window is called larger than needed.
 	oversize = 10
 )
@@ -32,7 +34,8 @@ var steps = []time.Duration{
 
 // Advise says how large the window of a topic should be.
 func Advise(o Observation) Advice {
-	a := adviser{Observation: o, retries: o.Caught.Merge(o.Missed)}
+	a := adviser{Observation: sane(o)}
+	a.retries = a.Caught.Merge(a.Missed)
 	a.resolve()
 	a.measure()
 	a.need()
@@ -68,8 +71,8 @@ func (a *adviser) resolve() {
 	if a.Peak <= 0 {
 		a.Peak = 2 * a.Rate
 	}
-	// What was watched may be a quiet time.
-	if a.Span > 0 && a.Length > 1 {
+	// What was watched may be a quiet time; and so much of a short stream may be one batch.
+	if a.Span >= max(a.Lasted, leastSpan) && a.Length > 1 {
 		a.Peak = max(a.Peak, 2*float64(a.Length-1)/a.Span.Seconds())
 	}
 	a.Peak = max(a.Peak, a.Rate)
@@ -104,7 +107,8 @@ func (a *adviser) need() {
 	if a.cut {
 		a.needed = max(a.needed, 2*r.Remembers)
 	}
-	if r.Retries == 0 { // the default is for retries that nobody has seen
+	// The default is for retries that nobody has seen yet. A few early ones are no reason to go below it.
+	if r.Retries == 0 || r.Retries < sampleRetries && a.Window.Duration > publisher.DefaultWindowDuration {
 		a.needed = max(a.needed, publisher.DefaultWindowDuration)
 	}
 	a.wanted.Duration = steps[len(steps)-1]
@@ -159,7 +163,7 @@ func (a *adviser) judge() {
 		r.Verdict = TooSmall
 	case lasts < min(a.needed, layout.MaxDuration):
 		r.Verdict = Tight
-	case a.Window.Duration > oversize*a.needed && tooMany:
+	case a.Window.Duration/oversize > a.needed && tooMany:
 		r.Verdict = Larger
 	default:
 		r.Verdict = Enough

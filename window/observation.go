@@ -40,7 +40,8 @@ type Observation struct {
 	// Caught are the ages of retries that the window has caught, from [Ages].
 	Caught Distribution
 	// Missed are the ages of retries that are in the stream as a second entry, from
-	// inspect.Inspector.Duplicates. Looked reports whether anybody has looked.
+	// inspect.Inspector.Duplicates. Looked reports whether anybody has looked, at more of the
+	// stream than the window remembers.
 	Missed Distribution
 	Looked bool
 	// Outage is how long an outage the window should cover; 0 means half an hour. Headroom
