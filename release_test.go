@@ -106,6 +106,7 @@ func TestReleaseCheck(t *testing.T) {
 	t.Run("all wrong", func(t *testing.T) {
 		t.Parallel()
 		c := newClone(t)
+		c.write("go.work", "go 1.26.0\n\nuse (\n\t.\n\t./metrics\n)\n") // two modules do: each takes its time
 		c.changelog("## [0.9.7] - 2026-01-01\n\n- Everything.\n")
 		c.write("eventkey/gone.go", "package eventkey\n\n// Gone is removed by a patch.\nfunc Gone() {}\n")
 		c.commit()
