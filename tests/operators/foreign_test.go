@@ -115,7 +115,7 @@ func TestObserveHasNotLookedBehindTheWindow(t *testing.T) {
 	if o, err := look.Observe(t.Context(), topic, watch); err != nil || o.Looked {
 		t.Errorf("%+v, %v", o, err)
 	}
-	time.Sleep(1100 * time.Millisecond)
+	<-time.After(1100 * time.Millisecond) // the window is over, by the server's clock
 	publish(t, pub, topic, payment("pay:3"))
 	if o, err := look.Observe(t.Context(), topic, watch); err != nil || !o.Looked {
 		t.Errorf("%+v, %v", o, err)
