@@ -108,14 +108,14 @@ func TestTopicsAreListedWithTheRightsThatCheckNames(t *testing.T) {
 func TestObserveHasNotLookedBehindTheWindow(t *testing.T) {
 	t.Parallel()
 	client, topic := testserver.Shared(t, testserver.Redis86).Client(), testserver.Topic(t)
-	pub := newPublisher(t, client, func(c *publisher.Config) { c.Window.Duration = time.Second })
+	pub := newPublisher(t, client, func(c *publisher.Config) { c.Window.Duration = 4 * time.Second })
 	look := newInspector(t, client)
 	watch := inspect.Watch{For: 20 * time.Millisecond, Every: 10 * time.Millisecond, Scan: &inspect.Scan{}}
 	publish(t, pub, topic, payment("pay:1"), payment("pay:2"))
 	if o, err := look.Observe(t.Context(), topic, watch); err != nil || o.Looked {
 		t.Errorf("%+v, %v", o, err)
 	}
-	<-time.After(1100 * time.Millisecond) // the window is over, by the server's clock
+	<-time.After(4100 * time.Millisecond) // the window is over, by the server's clock
 	publish(t, pub, topic, payment("pay:3"))
 	if o, err := look.Observe(t.Context(), topic, watch); err != nil || !o.Looked {
 		t.Errorf("%+v, %v", o, err)

@@ -94,7 +94,7 @@ func newInspector(t testing.TB, client redis.UniversalClient) *inspect.Inspector
 func subscribe(t testing.TB, client redis.UniversalClient, topic, group string) <-chan *message.Message {
 	t.Helper()
 	s, err := subscriber.New(subscriber.Config{
-		Client: client, Group: group, Block: 20 * time.Millisecond, MinIdle: time.Second, Heartbeat: 100 * time.Millisecond,
+		Client: client, Group: group, Block: 20 * time.Millisecond, MinIdle: 8 * time.Second,
 		RedeliverAfter: time.Millisecond, RedeliverMax: 10 * time.Millisecond,
 	}, observe.Logger{T: t})
 	if err != nil {

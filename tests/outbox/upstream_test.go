@@ -45,7 +45,7 @@ func (r *refusing) Close() error { return nil }
 // mended, and the warning can go.
 func TestWatermillSQLsQueueAdapterLosesEvents(t *testing.T) {
 	db := testdb.Postgres(t).Open(t)
-	queue, deadline := wsql.PostgreSQLQueueSchema{}, 50*time.Millisecond
+	queue, deadline := wsql.PostgreSQLQueueSchema{}, 2*time.Second
 	rows, err := wsql.NewSubscriber(wsql.BeginnerFromStdSQL(db), wsql.SubscriberConfig{
 		SchemaAdapter: queue, OffsetsAdapter: wsql.PostgreSQLQueueOffsetsAdapter{DeleteOnAck: true},
 		AckDeadline: &deadline, PollInterval: 5 * time.Millisecond, InitializeSchema: true,
