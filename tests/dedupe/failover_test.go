@@ -90,7 +90,9 @@ func TestRedisSlotMigrates(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			cluster := testserver.StartCluster(t, kind)
-			client := cluster.ClusterClient(func(o *redis.ClusterOptions) { o.MaxRedirects = 3 })
+			client := cluster.ClusterClient(func(o *redis.ClusterOptions) {
+				o.MaxRedirects, o.ReadTimeout, o.WriteTimeout = 3, 30*time.Second, 30*time.Second
+			})
 			s := newRedis(t, client)
 			ctx := t.Context()
 			for _, claimed := range []string{"before", "meanwhile"} {

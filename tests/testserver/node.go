@@ -15,6 +15,7 @@ import (
 
 const (
 	startWithin = 30 * time.Second // reading a large append-only file back takes its time
+	adminWithin = 30 * time.Second // a busy machine answers late
 	stopWithin  = 15 * time.Second // a primary waits up to 10 s for its replicas
 )
 

@@ -15,7 +15,6 @@ import (
 	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -117,10 +116,10 @@ func (s *Server) User(name string, rules ...string) *redis.Client {
 
 // admin runs a command of the harness' own, over a connection that does not stay.
 func (s *Server) admin(run func(context.Context, *redis.Client) (any, error)) (any, error) {
-	client := redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1, PoolSize: 1, ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{Addr: s.addr(), MaxRetries: -1, PoolSize: 1, ContextTimeoutEnabled: true, ReadTimeout: adminWithin})
 	defer client.Close()
 	// The test's own context has ended when its cleanups run.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.t.Context()), adminWithin)
 	defer cancel()
 	return run(ctx, client)
 }
