@@ -15,7 +15,8 @@ ROWS          ?= .
 ROUNDS        ?= 5
 TARGET        ?= 500ms
 FUZZTIME      ?= 10s
-PARALLEL      ?= 6
+PACKAGES      ?= 2
+PARALLEL      ?= 5
 
 # The race detector needs cgo, and cgo a C compiler.
 HAS_CC := $(shell command -v "$$($(GO) env CC)" >/dev/null 2>&1 && [ "$$($(GO) env CGO_ENABLED)" = 1 ] && echo yes)
@@ -56,17 +57,12 @@ fmt: $(LINT) ## format all modules
 	@for m in $(MODULES); do (cd $$m && $(CURDIR)/$(LINT) fmt --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: test
-test: servers test-root test-alone test-idemctl test-metrics test-otelhooks test-examples test-reconnect test-servers ## all tests but the fault runs: root, root alone, idemctl, metrics, otelhooks, examples, real servers
+test: servers test-root test-idemctl test-metrics test-otelhooks test-examples test-reconnect test-servers ## all tests but the fault runs: root, idemctl, metrics, otelhooks, examples, real servers
 
+# With the versions of the root's own go.mod, as a user gets it: the other modules require newer ones.
 .PHONY: test-root
 test-root: race-note ## tests beside the code, no server needed
-	$(GO) test $(RACE) -timeout $(TIMEOUT) ./...
-
-# Short, and without -race: at full length they have run in test-root.
-.PHONY: test-alone
-test-alone: ## the root module with the versions of its own go.mod, as a user gets it
-	GOWORK=off $(GO) build ./...
-	GOWORK=off $(GO) test -short -timeout $(TIMEOUT) ./...
+	GOWORK=off $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
 .PHONY: test-idemctl
 test-idemctl: race-note ## the operator's tool, without servers
@@ -84,11 +80,11 @@ test-otelhooks: race-note ## traces and metrics of OpenTelemetry
 test-examples: race-note ## the example programs
 	cd examples && $(GO) test $(RACE) -timeout $(TIMEOUT) ./...
 
-# One package at a time: the tests have deadlines, and each package has servers. Those
-# that run in parallel mostly wait, so that there may be more of them than processors.
+# Tests mostly wait, so that there may be more of them than processors. Each package has servers
+# of its own.
 .PHONY: test-servers
 test-servers: race-note servers ## tests on real servers
-	cd tests && $(GO) test $(RACE) -p 1 -parallel $(PARALLEL) -count 1 -timeout $(TIMEOUT) -skip '$(FAULTS)' ./...
+	cd tests && $(GO) test $(RACE) -p $(PACKAGES) -parallel $(PARALLEL) -count 1 -timeout $(TIMEOUT) -skip '$(FAULTS)' ./...
 
 # Watermill's TestReconnect has a data race of its own, in the test.
 .PHONY: test-reconnect
