@@ -41,7 +41,7 @@ try() {
 }
 
 # The modules of go.work, each by its folder; those that are for installing are all but two.
-modules=$(go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p' | sed 's|^\./||')
+modules=$(GOWORK= go work edit -json | sed -n 's/.*"DiskPath": "\(.*\)".*/\1/p' | sed 's|^\./||')
 installed=$(printf '%s\n' "$modules" | grep -vxE 'examples|tests')
 nameOf() { if [ "$1" = . ]; then echo "$path"; else echo "$path/$1"; fi; }
 tagOf() { if [ "$1" = . ]; then echo "$version"; else echo "$1/$version"; fi; }
