@@ -16,7 +16,7 @@
 // Wrap the function, by [Once.Consumer] or [Once.Handler]: that is innermost whatever
 // middlewares the Router has or gets. PoisonQueue, Retry and others belong around it.
 //
-// A message that can't be handled now (another process handles it, the store is
-// reach) is not acknowledged and not an error either, so that Retry, PoisonQueue and
+// A message that can't be handled now (another process handles it, the store is out
+// of reach) is not acknowledged and not an error either, so that Retry, PoisonQueue and
 // counters of failures don't see it. It comes again, after a delay.
 package middleware

@@ -2,6 +2,7 @@ package publisher
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -99,6 +100,8 @@ type events struct {
 	retryFor time.Duration
 	logger   watermill.LoggerAdapter
 	hooks    []Hooks
+
+	toldOneKey atomic.Bool // see checkReturned
 }
 
 var (

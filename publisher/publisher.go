@@ -110,6 +110,7 @@ func (p *Publisher) send(ctx context.Context, of under, topic string, msgs []*me
 	c, receipts := t.encoder.encodeAll(ctx, msgs, sent, begun)
 	tried := receipts == nil
 	if tried {
+		t.events.checkReturned(msgs, c.Items)
 		receipts = t.send(ctx, c)
 	} else {
 		t.events.notSent(receipts, sent, begun)

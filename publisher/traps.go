@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/redis/go-redis/v9"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/server"
 	"github.com/onceward/watermill-idempotent/internal/streamid"
+	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
 
 // errOfOneInstance means that the ProducerID looks like the name of one instance of the service.
@@ -45,6 +47,35 @@ func ofOneInstance(id string) string {
 		return "looks random"
 	}
 	return ""
+}
+
+// errOneKey means that a key names two messages.
+var errOneKey = errors.New("only the first of them is added")
+
+// checkReturned tells, once, that messages which a handler returned for one event have one key.
+// The second is no retry of the first, but can't be told from one.
+func (e *events) checkReturned(msgs []*message.Message, items []batch.Item) {
+	if len(msgs) < 2 || e.toldOneKey.Load() {
+		return
+	}
+	var children map[string]string // of idempotent IDs
+	for i, msg := range msgs {
+		child := msg.Metadata.Get(eventkey.MetadataChildKey)
+		if child == "" {
+			continue
+		}
+		id := items[i].IdempotentID
+		if other, ok := children[id]; ok && other != child && !e.toldOneKey.Swap(true) {
+			e.logger.Error("A handler has returned two messages that have one key: the second is taken for a duplicate of the first, or is refused as a conflict. "+
+				"Give each a key of its own (metadata idempotency_key), or name the key source in Config.Topics of the topics that it is for: without a source, what a handler returns has keys of its own",
+				errOneKey, watermill.LogFields{"topic": e.topic, "key": items[i].Key, "message_uuid": msg.UUID})
+			return
+		}
+		if children == nil {
+			children = make(map[string]string)
+		}
+		children[id] = child
+	}
 }
 
 // checkTraps warns of what works, and does not recognise retries.

@@ -3,8 +3,12 @@ package publisher
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/onceward/watermill-idempotent/eventkey"
 )
 
 func TestProducerIDOfOneInstance(t *testing.T) {
@@ -47,5 +51,45 @@ func TestProducerIDOfOneInstance(t *testing.T) {
 	}
 	if n := len(logger.Captured()[watermill.ErrorLogLevel]); n != 1 {
 		t.Errorf("%d warnings, want one", n)
+	}
+}
+
+// What a handler returns is told from a retry by its child key.
+func TestReturnedMessagesOfOneKey(t *testing.T) {
+	returned := func(child, payload string) *message.Message {
+		msg := message.NewMessage(watermill.NewUUID(), []byte(payload))
+		if child != "" {
+			msg.Metadata.Set(eventkey.MetadataChildKey, child)
+		}
+		return msg
+	}
+	receipt, mail := returned("child:0", `{"id":"1"}`), returned("child:1", `{"id":"1","mail":true}`)
+	for name, tt := range map[string]struct {
+		source eventkey.Source
+		msgs   []*message.Message
+		told   bool
+	}{
+		"two of one key":       {eventkey.Template("{$.id}"), []*message.Message{returned("child:2", `{"id":"2"}`), receipt, mail}, true},
+		"two keys":             {eventkey.Template("{$.id}"), []*message.Message{receipt, returned("child:1", `{"id":"2"}`)}, false},
+		"without a source":     {nil, []*message.Message{receipt, mail}, false},
+		"one message again":    {eventkey.Template("{$.id}"), []*message.Message{receipt, receipt}, false},
+		"of no handler":        {eventkey.Template("{$.id}"), []*message.Message{returned("", `{"id":"1"}`), returned("", `{"id":"1"}`)}, false},
+		"one of the handler's": {eventkey.Template("{$.id}"), []*message.Message{returned("", `{"id":"1"}`), mail}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			logger := watermill.NewCaptureLogger()
+			enc := newEncoder(&Config{ProducerID: "billing", MaxPayload: 1 << 20}, "receipts", TopicConfig{Key: tt.source}, false)
+			c, faults := enc.encodeAll(t.Context(), tt.msgs, nil, time.Now())
+			if faults != nil {
+				t.Fatal(faults)
+			}
+			e := &events{topic: "receipts", logger: logger}
+			e.checkReturned(tt.msgs, c.Items)
+			e.checkReturned(tt.msgs, c.Items)
+			told := logger.Captured()[watermill.ErrorLogLevel]
+			if want := map[bool]int{true: 1}[tt.told]; len(told) != want {
+				t.Errorf("told %d times, want %d: %+v", len(told), want, told)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -156,6 +157,7 @@ func (w *worker) die(client *redis.Client, msg *message.Message) {
 		}
 		<-time.After(idle / 100)
 	}
+	_, _ = fmt.Fprintf(os.Stderr, "consumer %s is killed now, which the log of the next one tells\n", w.Consumer)
 	self, err := os.FindProcess(os.Getpid())
 	if err == nil {
 		err = self.Kill()

@@ -11,18 +11,18 @@ import (
 
 	"github.com/onceward/watermill-idempotent/cqrshooks"
 	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
-	idempotent "github.com/onceward/watermill-idempotent/middleware"
+	oncemw "github.com/onceward/watermill-idempotent/middleware"
 	"github.com/onceward/watermill-idempotent/subscriber"
 )
 
 // The chain of docs/handling.md, the outermost first.
 func Example_order() {
 	build := func(router *message.Router, pub message.Publisher) error {
-		poisonQueue, err := middleware.PoisonQueueWithFilter(pub, "poison", idempotent.ShouldPoison)
+		poisonQueue, err := middleware.PoisonQueueWithFilter(pub, "poison", oncemw.ShouldPoison)
 		if err != nil {
 			return err
 		}
-		retry := middleware.Retry{MaxRetries: 2, ShouldRetry: func(p middleware.RetryParams) bool { return idempotent.ShouldRetry(p.Err) }}
+		retry := middleware.Retry{MaxRetries: 2, ShouldRetry: func(p middleware.RetryParams) bool { return oncemw.ShouldRetry(p.Err) }}
 		router.AddMiddleware(
 			middleware.Recoverer,     // a panic that got past everything
 			middleware.CorrelationID, // also onto recorded messages that are published again
@@ -53,7 +53,7 @@ func Example_txInACQRSHandler() {
 
 // Two stores in one group: each handler has the one that fits it.
 func Example_twoStoresInAGroup() {
-	build := func(inDatabase, inRedis *idempotent.Once, config cqrs.EventGroupProcessorConfig) cqrs.EventGroupProcessorConfig {
+	build := func(inDatabase, inRedis *oncemw.Once, config cqrs.EventGroupProcessorConfig) cqrs.EventGroupProcessorConfig {
 		transactional := cqrshooks.OnGroupEvent(inDatabase)
 		leased := cqrshooks.OnGroupEvent(inRedis)
 		config.OnHandle = func(params cqrs.EventGroupProcessorOnHandleParams) error {
