@@ -17,6 +17,7 @@ import (
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/internal/childkey"
+	"github.com/onceward/watermill-idempotent/internal/fault"
 	"github.com/onceward/watermill-idempotent/internal/identity"
 	"github.com/onceward/watermill-idempotent/internal/wire"
 	"github.com/onceward/watermill-idempotent/internal/wmeta"
@@ -43,7 +44,7 @@ func newEncoder(cfg *Config, topic string, settings TopicConfig, keepSent bool) 
 // note is what this package keeps with an item that needs it.
 type note struct {
 	err   error            // why it can't be encoded
-	claim *childkey.Claim  // on a child key, to be settled
+	claim *childkey.Claim  // on a child key, to be ended
 	sent  *message.Message // what the entry encodes; a Guard's only
 
 	sending *Sending // what its hooks have seen; nil where none does
@@ -51,7 +52,7 @@ type note struct {
 
 // noteOf returns the note of an item, for reading.
 func noteOf(it *batch.Item) note {
-	if n, ok := it.Own.(*note); ok {
+	if n, ok := it.CallerData.(*note); ok {
 		return *n
 	}
 	return note{}
@@ -59,17 +60,16 @@ func noteOf(it *batch.Item) note {
 
 // addNote returns the note of an item, for writing.
 func addNote(it *batch.Item) *note {
-	n, ok := it.Own.(*note)
+	n, ok := it.CallerData.(*note)
 	if !ok {
 		n = new(note)
-		it.Own = n
+		it.CallerData = n
 	}
 	return n
 }
 
-// settleClaims settles the claims of a call's messages by what became of these. tried is
-// false when nothing was sent.
-func settleClaims(c *batch.Call, receipts []Receipt, tried bool) {
+// endClaims ends the claims of a call's messages by what became of these. tried is false when nothing was sent.
+func endClaims(c *batch.Call, receipts []Receipt, tried bool) {
 	for i := range c.Items {
 		claim := noteOf(&c.Items[i]).claim
 		if claim == nil {
@@ -77,11 +77,11 @@ func settleClaims(c *batch.Call, receipts []Receipt, tried bool) {
 		}
 		switch err := receipts[i].Err; {
 		case err == nil:
-			claim.Settle(childkey.Sent)
+			claim.End(childkey.Sent)
 		case !tried || errors.Is(err, ErrNotSent):
-			claim.Settle(childkey.NotSent)
+			claim.End(childkey.NotSent)
 		default:
-			claim.Settle(childkey.MaybeSent)
+			claim.End(childkey.MaybeSent)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (e *encoder) encode(ctx context.Context, msg *message.Message, it *batch.It
 		}
 	}()
 	if msg == nil {
-		return permanent(errors.New("the message is nil"))
+		return fault.As(ErrInvalidMessage, errors.New("the message is nil"))
 	}
 	it.MessageUUID = msg.UUID
 	key, err := identity.Resolve(ctx, e.topic, msg, e.settings.Key, e.cfg.Key)
@@ -187,9 +187,11 @@ func (e *encoder) encode(ctx context.Context, msg *message.Message, it *batch.It
 }
 
 func encodeMetadata(it *batch.Item, md message.Metadata) (err error) {
-	it.Metadata, err = wire.EncodeMetadata(md, wire.Extra{Name: eventkey.MetadataKey, Value: it.Key})
+	if it.Metadata, err = wire.EncodeMetadata(md, wire.Extra{Name: eventkey.MetadataKey, Value: it.Key}); err != nil {
+		return fault.As(ErrInvalidMessage, err)
+	}
 	it.Size = len(it.UUID) + len(it.Metadata) + len(it.Payload)
-	return err
+	return nil
 }
 
 // encodeSent goes by way of the message as it is sent, for those who want to see it:

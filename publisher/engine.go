@@ -141,8 +141,8 @@ func (e *engine) close() error {
 	return e.runner.Close()
 }
 
-// refused is the outcome of messages that are not sent: none of them is tried.
-func (e *engine) refused(of under, topic string, msgs []*message.Message, begun time.Time, err error) []Receipt {
+// refuse reports messages that are not sent: none of them is tried.
+func (e *engine) refuse(of under, topic string, msgs []*message.Message, begun time.Time, err error) []Receipt {
 	events := e.events(topic)
 	sent := events.onSend(of, msgs)
 	receipts := make([]Receipt, len(msgs))

@@ -12,14 +12,20 @@ import (
 )
 
 // Errors on which callers branch. Every error of [Publisher.Publish] and
-// [Publisher.Send] matches one of them, or wraps what the server said.
+// [Publisher.Send] matches one of them, or wraps what the server said, or code of yours: a
+// marshaller, say, or a hook that panicked.
 var (
 	// ErrNoKey means that the message has no key (the same value as eventkey.ErrNoKey).
 	// Give it one; another try does not help.
 	ErrNoKey = eventkey.ErrNoKey
-	// ErrClosed means that the publisher was closed before the message was sent.
-	// Watermill's Router closes every publisher that it is given: give it
-	// [Publisher.Shared] handles.
+	// ErrInvalidMessage means that the message can't be published as it is (the same value as
+	// eventkey.ErrInvalidMessage): it is nil, its key or fingerprint can't be made, its
+	// metadata has a reserved name, or its topic is empty or reserved. Another try does not
+	// help.
+	ErrInvalidMessage = eventkey.ErrInvalidMessage
+	// ErrClosed means that the publisher was closed. Unless the error matches
+	// ErrOutcomeUnknown, too, the message was not sent. Watermill's Router closes every
+	// publisher that it is given: give it [Publisher.Shared] handles.
 	ErrClosed = batch.ErrClosed
 	// ErrNotSent means that the message is not in the stream by this call. Publish it
 	// again.
@@ -155,5 +161,5 @@ func permanent(err error) error { return permanentError{err} }
 // is true when repeating the call can't succeed: each failed message is at fault, or was
 // not sent because of one that is.
 func IsPermanent(err error) bool {
-	return marks.Is(err, ErrNoKey, eventkey.ErrInvalidMessage, ErrConflict, ErrTooLarge, ErrProducerID)
+	return marks.Is(err, ErrNoKey, ErrInvalidMessage, ErrConflict, ErrTooLarge, ErrProducerID)
 }

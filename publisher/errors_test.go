@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 )
@@ -33,6 +36,29 @@ func TestIsPermanent(t *testing.T) {
 	} {
 		if got := IsPermanent(tt.err); got != tt.want {
 			t.Errorf("IsPermanent(%v) = %v", tt.err, got)
+		}
+	}
+}
+
+// Calls that can't succeed, whatever changes around them, say so before anything is sent.
+func TestCallsThatCannotSucceed(t *testing.T) {
+	p, err := New(good(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = p.Close() }()
+	order := func(payload string) *message.Message { return message.NewMessage("u", []byte(payload)) }
+	reserved := order(`{"id":"1"}`)
+	reserved.Metadata.Set(redisstream.UUIDHeaderKey, "x")
+	for name, tt := range map[string]struct {
+		topic string
+		msg   *message.Message
+	}{
+		"no topic": {"", order(`{"id":"1"}`)}, "reserved topic": {"{orders}:idem:layout", order(`{"id":"1"}`)},
+		"no message": {"orders", nil}, "no JSON": {"orders", order(`{`)}, "reserved metadata": {"orders", reserved},
+	} {
+		if err := p.Publish(tt.topic, tt.msg); !errors.Is(err, ErrInvalidMessage) || !IsPermanent(err) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

@@ -88,7 +88,7 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	begun := time.Now()
 	if err := checkTopic(topic); err != nil {
-		receipts := p.guard.engine.refused(itsOwn, topic, msgs, begun, err)
+		receipts := p.guard.engine.refuse(itsOwn, topic, msgs, begun, err)
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
@@ -100,7 +100,7 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 	all, receipts := t.encoder.encodeAll(ctx, msgs, sendings, begun)
 	if receipts != nil {
 		t.events.notSent(receipts, sendings, begun)
-		settleClaims(all, receipts, false)
+		endClaims(all, receipts, false)
 		keep(msgs, receipts)
 		return &PublishError{Topic: topic, Receipts: receipts}
 	}
@@ -113,8 +113,8 @@ func (p *guardPublisher) Publish(topic string, msgs ...*message.Message) error {
 		copies[i].Metadata = maps.Clone(sent.Metadata)
 		copies[i].SetContext(tickets[i].context())
 	}
-	receipts, err := p.settle(t.events, tickets, p.Publisher.Publish(topic, copies...))
-	settleClaims(all, receipts, true)
+	receipts, err := p.receiptsOf(t.events, tickets, p.Publisher.Publish(topic, copies...))
+	endClaims(all, receipts, true)
 	keep(msgs, receipts)
 	return err
 }
@@ -127,8 +127,8 @@ func (k *ticket) context() context.Context {
 	return ctx
 }
 
-// settle makes receipts of what the client has seen.
-func (p *guardPublisher) settle(events *events, tickets []*ticket, err error) ([]Receipt, error) {
+// receiptsOf makes receipts of what the client has seen.
+func (p *guardPublisher) receiptsOf(events *events, tickets []*ticket, err error) ([]Receipt, error) {
 	receipts := make([]Receipt, len(tickets))
 	unseen := err
 	switch {
@@ -151,16 +151,6 @@ func (p *guardPublisher) settle(events *events, tickets []*ticket, err error) ([
 		return receipts, &PublishError{Topic: events.topic, Receipts: receipts}
 	}
 	return receipts, err
-}
-
-// keep puts the receipts where [ReceiptOf] and [CollectReceipts] find them.
-func keep(msgs []*message.Message, receipts []Receipt) {
-	for i, msg := range msgs {
-		if msg != nil {
-			holderOf(msg).receipt.Store(&receipts[i])
-			collect(msg.Context(), receipts[i])
-		}
-	}
 }
 
 // xadd is the client's half: it sends what the decorated publisher has encoded.

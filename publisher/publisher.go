@@ -21,6 +21,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/onceward/watermill-idempotent/internal/fault"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 )
 
@@ -66,19 +67,8 @@ func (p *Publisher) Publish(topic string, msgs ...*message.Message) error {
 	}
 	ctx, stop := joinContexts(msgs)
 	defer stop()
-	holders := make([]*holder, len(msgs))
-	for i, msg := range msgs {
-		if msg != nil {
-			holders[i] = holderOf(msg)
-		}
-	}
 	receipts, err := p.send(ctx, itsOwn, topic, msgs)
-	for i, h := range holders {
-		if h != nil {
-			h.receipt.Store(&receipts[i])
-			collect(msgs[i].Context(), receipts[i])
-		}
-	}
+	keep(msgs, receipts)
 	return err
 }
 
@@ -100,7 +90,7 @@ func (p *Publisher) send(ctx context.Context, of under, topic string, msgs []*me
 		err = ErrClosed
 	}
 	if err != nil {
-		receipts := p.engine.refused(of, topic, msgs, begun, err)
+		receipts := p.engine.refuse(of, topic, msgs, begun, err)
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
 	defer p.engine.runner.End()
@@ -115,7 +105,7 @@ func (p *Publisher) send(ctx context.Context, of under, topic string, msgs []*me
 	} else {
 		t.events.notSent(receipts, sent, begun)
 	}
-	settleClaims(c, receipts, tried)
+	endClaims(c, receipts, tried)
 	if slices.ContainsFunc(receipts, func(r Receipt) bool { return r.Err != nil }) {
 		return receipts, &PublishError{Topic: topic, Receipts: receipts}
 	}
@@ -173,9 +163,9 @@ func joinContexts(msgs []*message.Message) (context.Context, context.CancelFunc)
 func checkTopic(name string) error {
 	switch {
 	case name == "":
-		return permanent(errors.New("the topic is empty"))
+		return fault.As(ErrInvalidMessage, errors.New("the topic is empty"))
 	case rediskey.IsReserved(name):
-		return permanent(fmt.Errorf("topic %q is a name that this library keeps for itself beside a stream", name))
+		return fault.As(ErrInvalidMessage, fmt.Errorf("topic %q is a name that this library keeps for itself beside a stream", name))
 	}
 	return nil
 }

@@ -73,8 +73,18 @@ func (h *holder) Value(key any) any {
 	return h.Context.Value(key)
 }
 
-// holderOf gives msg a holder. It runs in the goroutine of the caller, before
-// anything is sent: once the call has returned, the message is not ours to touch.
+// keep puts the receipts where [ReceiptOf] and [CollectReceipts] find them. It runs in the
+// goroutine of the caller: once the call has returned, the messages are not ours to touch.
+func keep(msgs []*message.Message, receipts []Receipt) {
+	for i, msg := range msgs {
+		if msg != nil {
+			holderOf(msg).receipt.Store(&receipts[i])
+			collect(msg.Context(), receipts[i])
+		}
+	}
+}
+
+// holderOf returns the holder of msg, which it makes where there is none.
 func holderOf(msg *message.Message) *holder {
 	if h, ok := msg.Context().Value(receiptKey).(*holder); ok && h.owner == msg {
 		return h

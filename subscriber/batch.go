@@ -24,8 +24,8 @@ func (b *batchSize) came(asked, got int) {
 	}
 }
 
-// lost notes that a reply did not come, or not in time.
-func (b *batchSize) lost(asked int) {
+// noReply notes that a reply did not come, or not in time.
+func (b *batchSize) noReply(asked int) {
 	b.size = max(asked/2, 1)
 	b.doublesTo = b.size
 }

@@ -11,7 +11,7 @@ func TestBatchSize(t *testing.T) {
 			t.Fatalf("asks for %d, want %d", asked, want)
 		}
 		if got < 0 {
-			b.lost(asked)
+			b.noReply(asked)
 		} else {
 			b.came(asked, got)
 		}

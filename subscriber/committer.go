@@ -66,7 +66,7 @@ func (c *committer) run(ctx context.Context) {
 			continue
 		}
 		err := c.commit(ctx, &todo)
-		c.did(doSettle, err)
+		c.did(doCommit, err)
 		switch {
 		case err == nil:
 			retry.Reset()
@@ -101,10 +101,9 @@ func (c *committer) linger() {
 }
 
 // drop forgets what concerns a group that does not exist any more: there is nothing to
-// acknowledge, and what it held will be read again.
+// acknowledge, and what it held will be read again, or found again by a heartbeat.
 func (c *committer) drop(todo *ledger.Todo) {
-	c.ledger.Commits.Orphans(todo.Restores...) // a heartbeat will find them again
-	c.ledger.Commits.Settled(todo.Acks...)
+	c.ledger.Commits.Done(todo.Acks...)
 	c.ledger.Commits.CountsDropped(todo.Counts)
 	*todo = ledger.Todo{}
 }

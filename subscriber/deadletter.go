@@ -87,12 +87,12 @@ func (d *deadLetters) move(ctx context.Context, queue []ledger.DeadLetter) (left
 	}
 	switch {
 	case failed == nil:
-		d.report.deadLetters.over(doSettle)
+		d.report.deadLetters.over(doCommit)
 	case group.IsNoGroup(failed):
-		d.groupMissing()
+		d.noteGroupMissing()
 	default:
 		// Apart from the outage of the connection: reading goes on meanwhile.
-		d.report.deadLetters.failed(doSettle, failed)
+		d.report.deadLetters.failed(doCommit, failed)
 	}
 	return left, failed
 }
@@ -103,7 +103,7 @@ func (d *deadLetters) moveOne(ctx context.Context, dead ledger.DeadLetter, resto
 	ev := DeadLetterEvent{Topic: d.topic, Group: d.cfg.Group, EntryID: dead.Name, Reason: dead.Reason, Err: dead.Failure, Count: dead.Count}
 	if d.cfg.FanOut {
 		d.report.deadLetter(ev)
-		d.ledger.Commits.Settled(dead.Entry)
+		d.ledger.Commits.Done(dead.Entry)
 		return nil
 	}
 	result, id, err := d.group.DeadLetter(ctx, dead.Name, d.cfg.DeadLetterMaxLen, d.cfg.DeleteOnAck,
@@ -128,7 +128,7 @@ func (d *deadLetters) moveOne(ctx context.Context, dead ledger.DeadLetter, resto
 		ev.DeadLetterTopic, ev.DeadLetterID = DeadLetterTopic(d.topic), id
 		d.report.deadLetter(ev)
 	}
-	d.ledger.Commits.Settled(dead.Entry)
+	d.ledger.Commits.Done(dead.Entry)
 	return nil
 }
 

@@ -84,7 +84,7 @@ func (d *decoder) orderKey(msg *message.Message, id string) (string, bool) {
 			d.report.debug("No key for the order", watermill.LogFields{fieldEntry: id, "error": err.Error()})
 		}
 		d.warnedOnce.Do(func() {
-			d.report.error("OrderBy found no key in an entry, which is handed out without order; later ones are logged at debug level", err,
+			d.report.error("OrderBy found no key in an entry, which is handed out without order; of later ones at most a line at debug level says why", err,
 				watermill.LogFields{fieldEntry: id})
 		})
 	}

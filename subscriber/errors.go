@@ -27,8 +27,8 @@ var (
 	// still. What the handler does from here on, another one may do as well; its
 	// acknowledgement will be refused unless the entry turns out to be still ours.
 	ErrOwnershipLost = ledger.ErrOwnershipLost
-	// ErrClosing means that the subscription ended and Config.CloseTimeout has passed. The
-	// message will be delivered again.
+	// ErrClosing means that the subscription ended and Config.CloseTimeout has nearly passed.
+	// A message that is not acknowledged before it has may be delivered again.
 	ErrClosing = ledger.ErrClosing
 )
 

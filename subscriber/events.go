@@ -126,7 +126,8 @@ type LostEvent struct {
 // OwnershipEvent is what OnOwnershipLost gets.
 type OwnershipEvent struct {
 	Topic, Group, EntryID string
-	// InFlight tells that a handler had the message; its context has ended.
+	// InFlight tells that the message was on its way to a handler or with it; its context
+	// has ended.
 	InFlight bool
 	// Refused tells that the acknowledgement was refused: another consumer has, or
 	// has had, the entry.

@@ -57,7 +57,7 @@ func (f *fetcher) run(ctx context.Context) {
 // or read.
 func (f *fetcher) step(ctx context.Context) error {
 	if f.ledger.Role.MustAsk() {
-		return f.standBy(ctx)
+		return f.askToBeActive(ctx)
 	}
 	if !f.cfg.FanOut && f.mustRecover.Load() {
 		// Cleared first: a failure on another goroutine during the recovery asks for
@@ -70,7 +70,7 @@ func (f *fetcher) step(ctx context.Context) error {
 	}
 	if f.recovery.lateArrival.Swap(false) {
 		// As suspects: it may be a takeover that has come late.
-		if err := f.recovery.own(ctx, true); err != nil {
+		if err := f.recovery.recoverOwn(ctx, true); err != nil {
 			return err
 		}
 	}
@@ -90,7 +90,7 @@ func (f *fetcher) read(ctx context.Context, count int) error {
 	entries, err := f.source.read(ctx, count)
 	if err != nil {
 		if server.Classify(err) == server.Ambiguous {
-			f.batch.lost(count)
+			f.batch.noReply(count)
 		}
 		return err
 	}
@@ -125,14 +125,14 @@ func (f *fetcher) measure(total, entries int) {
 // recover finds what is pending for this consumer without its knowledge, since a reply
 // was lost, and takes over what others have left, before anything new is read.
 func (f *fetcher) recover(ctx context.Context) error {
-	if err := f.recovery.own(ctx, false); err != nil {
+	if err := f.recovery.recoverOwn(ctx, false); err != nil {
 		return err
 	}
-	if _, err := f.recreate.noteProgress(ctx); err != nil {
+	if _, err := f.recreate.observe(ctx); err != nil {
 		return err
 	}
 	if f.cfg.Order != OrderNone {
-		return nil // standBy does it
+		return nil // askToBeActive does it
 	}
 	for {
 		found, err := f.recovery.takeOver(ctx, true)
@@ -146,17 +146,17 @@ func (f *fetcher) recover(ctx context.Context) error {
 }
 
 // One subscription of a group is active when an order is to be kept: the one whose
-// consumer the group has (standby.lua). Others have none and ask again and again. The
+// consumer the group has (activate.lua). Others have none and ask again and again. The
 // active one gives a sign of life with each poll; where it could not for as long as
 // another waits before it takes its place, it stands by, by its own clock. Where two
 // are active all the same, since a process stood still between the look at its clock and
 // a read, or since somebody reads the group without an order, it gives back what no
 // handler has, and stands by.
 
-// standBy is what the fetcher does while the subscription is not active.
-func (f *fetcher) standBy(ctx context.Context) error {
+// askToBeActive is what the fetcher does while the subscription is not active.
+func (f *fetcher) askToBeActive(ctx context.Context) error {
 	if f.mustRecover.Swap(false) {
-		if err := f.recovery.own(ctx, false); err != nil {
+		if err := f.recovery.recoverOwn(ctx, false); err != nil {
 			f.mustRecover.Store(true)
 			return err
 		}
@@ -172,7 +172,7 @@ func (f *fetcher) standBy(ctx context.Context) error {
 			f.report.info("Another consumer of the group is active: standing by", nil)
 		}
 		f.isStandby = true
-		if err := f.handback.unhandled(ctx); err != nil {
+		if err := f.handback.unpicked(ctx); err != nil {
 			f.mustRecover.Store(true)
 			return err
 		}

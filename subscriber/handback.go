@@ -18,9 +18,9 @@ type handback struct {
 	restore  *restorer
 }
 
-// unhandled hands back what no handler has.
-func (h *handback) unhandled(ctx context.Context) error {
-	for batch := range slices.Chunk(h.ledger.Handback.Unhandled(), group.MaxBatch) {
+// unpicked hands back what no handler has.
+func (h *handback) unpicked(ctx context.Context) error {
+	for batch := range slices.Chunk(h.ledger.Handback.Unpicked(), group.MaxBatch) {
 		if _, err := h.give(ctx, group.HandbackConsumer, false, batch); err != nil {
 			return err
 		}
@@ -51,7 +51,7 @@ func (h *handback) all(ctx context.Context) {
 		default:
 			if tries--; tries == 0 {
 				h.report.error("Entries could not be handed back; other consumers take them over after MinIdle", err,
-					watermill.LogFields{fieldEntries: len(back) + len(stay)})
+					watermill.LogFields{fieldEntries: len(backLeft) + len(stayLeft)})
 				return
 			}
 		}

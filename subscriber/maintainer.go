@@ -3,20 +3,20 @@ package subscriber
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/subscriber/internal/group"
 	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
 )
 
-// maintainer is the goroutine that renews what the ledger holds, until nothing can be in
-// flight any more. Until the subscription ends it also takes over what others have left,
+// maintainer is the goroutine that renews what the ledger holds, until nothing more can start. Until the subscription ends it also takes over what others have left,
 // removes dead consumers, and looks for entries that were trimmed unread.
 type maintainer struct {
 	*shared
 	recovery *recovery
 	recreate *recreator
-	settled  <-chan struct{} // closed: nothing is in flight any more
+	drained  <-chan struct{} // closed: nothing more can start
 
 	polls     int
 	lookAgain bool // soon after a look at the group has failed, once
@@ -27,9 +27,9 @@ func (m *maintainer) run(ctx context.Context) {
 	defer poll.Stop()
 	beat := time.NewTimer(m.cfg.Heartbeat)
 	defer beat.Stop()
-	for !isClosed(m.settled) { // first: with a server that does not answer, others are always due
+	for !isClosed(m.drained) { // first: with a server that does not answer, others are always due
 		select {
-		case <-m.settled:
+		case <-m.drained:
 		case <-beat.C:
 			beat.Reset(m.heartbeat(ctx))
 			if !m.isEnding() {
@@ -41,7 +41,7 @@ func (m *maintainer) run(ctx context.Context) {
 			// What could not be renewed asks again at once; the server may need a moment.
 			select {
 			case <-poll.C:
-			case <-m.settled:
+			case <-m.drained:
 			}
 		case <-poll.C:
 			if !m.isEnding() {
@@ -80,10 +80,7 @@ func (m *maintainer) pollsForAll() int { return max(int(m.cfg.MinIdle/8/m.pollEv
 
 // heartbeat renews everything that is held, and returns when to do it again.
 func (m *maintainer) heartbeat(ctx context.Context) time.Duration {
-	held := m.ledger.Ownership.Held()
-	for len(held) > 0 {
-		batch := held[:min(len(held), group.MaxBatch)]
-		held = held[len(batch):]
+	for batch := range slices.Chunk(m.ledger.Ownership.Held(), group.MaxBatch) {
 		if err := m.renew(ctx, batch); err != nil {
 			m.did(doRenew, err)
 			return min(m.cfg.Heartbeat, max(m.cfg.MinIdle/20, 10*time.Millisecond))
@@ -116,7 +113,7 @@ func names(list []*ledger.Entry) []string {
 // look does what need not be done often, and removes dead consumers if it is to sweep. It
 // tells whether all was done.
 func (m *maintainer) look(ctx context.Context, sweep bool) bool {
-	mine, err := m.recreate.noteProgress(ctx)
+	mine, err := m.recreate.observe(ctx)
 	m.did(doLook, err)
 	ok := err == nil
 	if mine > 0 {
@@ -135,7 +132,7 @@ func (m *maintainer) look(ctx context.Context, sweep bool) bool {
 // renewed in time. It talks to nobody, so that a server that does not answer can't hold it up.
 type leaseClock struct {
 	*shared
-	settled <-chan struct{}
+	drained <-chan struct{}
 }
 
 func (c *leaseClock) run() {
@@ -143,7 +140,7 @@ func (c *leaseClock) run() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-c.settled:
+		case <-c.drained:
 			return
 		case <-tick.C:
 			c.report.ownershipLost(c.ledger.Ownership.Expire()...)

@@ -49,7 +49,7 @@ const (
 	Latest Start = "$"
 )
 
-// AfterID starts with the first entry behind the one with this ID, as in Redis.
+// AfterID starts with the first entry after the one with this ID, as in Redis.
 func AfterID(entryID string) Start { return Start(entryID) }
 
 // FromTime starts with the first entry that was added at or after t, by the clock of

@@ -16,7 +16,7 @@ const logEvery = 30 * time.Second
 // right is missing the others go on, and must not tell that all is well.
 const (
 	doRead     = "read"
-	doSettle   = "acknowledge"
+	doCommit   = "acknowledge"
 	doRenew    = "renew"
 	doTakeOver = "take over"
 	doFetch    = "fetch"
@@ -26,7 +26,7 @@ const (
 // outage remembers what the server does not do, for all goroutines of a subscription
 // together, so that one fault makes few log lines.
 type outage struct {
-	report func(err error, since time.Duration) // logs and calls hooks
+	report func(err error, lasted time.Duration) // logs and calls hooks
 	// forgetAfter is when a failure is no longer true that was not repeated: what it was
 	// about need not be done any more.
 	forgetAfter time.Duration
@@ -60,10 +60,10 @@ func (o *outage) failed(what string, err error) {
 	if tell {
 		o.logged = now
 	}
-	since := now.Sub(o.since)
+	lasted := now.Sub(o.since)
 	o.mu.Unlock()
 	if tell {
-		o.report(fmt.Errorf("%s: %w", what, err), since)
+		o.report(fmt.Errorf("%s: %w", what, err), lasted)
 	}
 }
 
@@ -77,10 +77,10 @@ func (o *outage) over(what string) {
 	}
 	delete(o.faults, what)
 	o.forget(time.Now())
-	ended, since := len(o.faults) == 0, time.Since(o.since)
+	ended, lasted := len(o.faults) == 0, time.Since(o.since)
 	o.mu.Unlock()
 	if ended {
-		o.report(nil, since)
+		o.report(nil, lasted)
 	}
 }
 

@@ -2,6 +2,7 @@ package subscriber
 
 import (
 	"context"
+	"slices"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -22,14 +23,15 @@ type recovery struct {
 	lateArrival atomic.Bool  // entries may be pending for this consumer that it does not know of
 }
 
-// own lists the entries that are pending for this consumer. Where a takeover's
-// reply was lost, or is still on its way, they may have been a dead consumer's.
+// recoverOwn takes in the entries that are pending for this consumer without its knowledge.
+// Where a takeover's reply was lost, or is still on its way, they may have been a dead
+// consumer's.
 //
 // The fetcher does it after each failure, and after a heartbeat that found something
 // pending: a command that the client has given up may arrive long after. No read is
-// under way meanwhile whose reply would bring them as well; and what is settled between
+// under way meanwhile whose reply would bring them as well; and what leaves between
 // the answer and the look into the ledger was known.
-func (r *recovery) own(ctx context.Context, suspects bool) (err error) {
+func (r *recovery) recoverOwn(ctx context.Context, suspects bool) (err error) {
 	r.ledger.Intake.Watch()
 	defer r.ledger.Intake.Unwatch()
 	unconfirmed := r.unconfirmed.Swap(false)
@@ -40,7 +42,7 @@ func (r *recovery) own(ctx context.Context, suspects bool) (err error) {
 	}()
 	for from := "-"; ; {
 		sent := r.ledger.Now()
-		rows, err := r.group.Own(ctx, from)
+		rows, err := r.group.ListOwn(ctx, from)
 		if err != nil {
 			return err
 		}
@@ -84,12 +86,12 @@ func (r *recovery) takeOver(ctx context.Context, all bool) (found int, err error
 	ended := r.takingOver(all)
 	defer func() { ended(err) }()
 	sent := r.ledger.Now()
-	taken, err := r.group.TakeOver(ctx, r.cfg.MinIdle, most, all)
+	t, err := r.group.TakeOver(ctx, r.cfg.MinIdle, most, all)
 	if err != nil {
 		r.askRecovery() // it may have taken some
 		return 0, err
 	}
-	return r.adoptTaken(ctx, taken, sent)
+	return r.adoptTakeover(ctx, t, sent)
 }
 
 // activate asks to be, or to stay, the active consumer of the group, and says so to the
@@ -103,7 +105,7 @@ func (r *recovery) activate(ctx context.Context, leave bool) (alive, found int, 
 		r.askRecovery() // it may have taken some
 		return 0, 0, err
 	}
-	if found, err = r.adoptTaken(ctx, a.Takeover, sent); err != nil {
+	if found, err = r.adoptTakeover(ctx, a.Takeover, sent); err != nil {
 		return 0, 0, err
 	}
 	if a.Alive > 0 {
@@ -124,8 +126,8 @@ func (r *recovery) activate(ctx context.Context, leave bool) (alive, found int, 
 	return 0, found, nil
 }
 
-// adoptTaken takes in what was taken over.
-func (r *recovery) adoptTaken(ctx context.Context, t group.Takeover, sent ledger.Instant) (int, error) {
+// adoptTakeover takes in what was taken over.
+func (r *recovery) adoptTakeover(ctx context.Context, t group.Takeover, sent ledger.Instant) (int, error) {
 	r.ledger.Ownership.SetClock(t.Time)
 	r.report.lostPending(t.Deleted...)
 	if len(t.HandedBack)+len(t.Dead) == 0 {
@@ -142,9 +144,7 @@ func (r *recovery) adoptTaken(ctx context.Context, t group.Takeover, sent ledger
 // count. Their message is fetched when their turn comes; an order by key needs to see
 // it now.
 func (r *recovery) adopt(ctx context.Context, found []group.Pending, suspect bool, sent ledger.Instant) error {
-	for len(found) > 0 {
-		batch := found[:min(len(found), group.MaxBatch)]
-		found = found[len(batch):]
+	for batch := range slices.Chunk(found, group.MaxBatch) {
 		arrivals := make([]ledger.Arrival, len(batch))
 		for i, p := range batch {
 			arrivals[i] = ledger.Arrival{

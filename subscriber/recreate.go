@@ -31,11 +31,12 @@ func (r *recreator) create(ctx context.Context, start string) (created bool, err
 	return created, err
 }
 
-// noteProgress asks how far the group has come, for when it is destroyed: what other
-// consumers have settled need not come again, and what is pending for one that is dead,
-// or was handed back, has nobody else to speak for it. It reports what was trimmed unread,
-// and returns how many entries are pending for this consumer.
-func (r *recreator) noteProgress(ctx context.Context) (mine int64, err error) {
+// observe asks about the group, and puts the answer where it belongs. The ledger learns how
+// far it has come, for when it is destroyed: what other consumers have handled need not come
+// again, and what is pending for one that is dead, or was handed back, has nobody else to
+// speak for it. What was trimmed unread is reported. It returns how many entries are pending
+// for this consumer.
+func (r *recreator) observe(ctx context.Context) (mine int64, err error) {
 	asked := r.ledger.Progress.Ask()
 	stream, info, err := r.group.Info(ctx)
 	if err != nil {
@@ -57,7 +58,7 @@ func (r *recreator) reportUnread(lost int64) {
 }
 
 // again makes the group again after the stream or the group was deleted. A new stream is
-// read from its beginning, an old one from the first entry that is not settled as far as
+// read from its beginning, an old one from the first entry that is not handled as far as
 // is known here. Another consumer may have been faster: then the heartbeat finds out what
 // became of the entries that are held, see restorer.
 func (r *recreator) again(ctx context.Context) error {
@@ -76,9 +77,9 @@ func (r *recreator) again(ctx context.Context) error {
 		id, err := streamid.Parse(start)
 		r.ledger.Progress.Restart(id, err == nil)
 	} else {
-		_, _ = r.noteProgress(ctx) // the other may know of lower ones; else the heartbeat asks
+		_, _ = r.observe(ctx) // the other may know of lower ones; else the heartbeat asks
 	}
-	r.report.error("The stream or its consumer group was missing, and is created again; unsettled entries will be redelivered", errDeleted,
+	r.report.error("The stream or its consumer group was missing, and is created again; unacknowledged entries will be redelivered", errDeleted,
 		watermill.LogFields{"start": start, "dropped_read_ahead": len(dropped), "by_another_consumer": !created})
 	switch {
 	case len(dropped) == 0:
@@ -109,7 +110,8 @@ func (r *recreator) atTheEnd(ctx context.Context, held []ledger.Release) bool {
 	return err == nil
 }
 
-// deletedOf returns those of the entries that are not in the stream.
+// deletedOf returns those of the entries that are not in the stream. A renewal says so without
+// reading them, and renews none: in a new group nothing of them is pending.
 func (r *recreator) deletedOf(ctx context.Context, names []string) (deleted []string) {
 	for batch := range slices.Chunk(names, group.MaxBatch) {
 		renewal, err := r.group.Renew(ctx, batch)
@@ -137,7 +139,7 @@ func (r *recreator) place(ctx context.Context) (start string, isNew bool, err er
 	case !exists:
 		return "0", true, nil
 	}
-	u := r.ledger.Progress.FirstUnsettled()
+	u := r.ledger.Progress.FirstUnhandled()
 	switch {
 	case !u.Known:
 		return r.cfg.StartFrom.argument(), false, nil

@@ -58,14 +58,14 @@ func (r *reporter) error(msg string, err error, more watermill.LogFields) {
 	r.logger.Error(msg, err, r.fields(more))
 }
 
-func (r *reporter) outageChanged(err error, since time.Duration) {
+func (r *reporter) outageChanged(err error, lasted time.Duration) {
 	if err != nil {
-		r.error("Redis unavailable or refusing commands; retrying", err, watermill.LogFields{"for": since.String()})
+		r.error("Redis unavailable or refusing commands; retrying", err, watermill.LogFields{"for": lasted.String()})
 	} else {
-		r.info("Redis answers again", watermill.LogFields{"after": since.String()})
+		r.info("Redis answers again", watermill.LogFields{"after": lasted.String()})
 	}
 	hook.Call(r.logger, r.hooks, func(h Hooks) func(OutageEvent) { return h.OnOutage },
-		OutageEvent{Topic: r.topic, Group: r.group, Err: err, Duration: since})
+		OutageEvent{Topic: r.topic, Group: r.group, Err: err, Duration: lasted})
 }
 
 // settled reports what became of a delivery.
@@ -120,14 +120,14 @@ func (r *reporter) lost(reason LostReason, ids []string, entries int64) {
 
 // ended reports entries that are no longer held: those that are another's, and the IDs of
 // those that are lost.
-func (r *reporter) ended(taken []ledger.Ended, lost []string) {
-	r.ownershipLost(taken...)
+func (r *reporter) ended(others []ledger.Ended, lost []string) {
+	r.ownershipLost(others...)
 	r.lostPending(lost...)
 }
 
-func (r *reporter) ownershipLost(taken ...ledger.Ended) {
+func (r *reporter) ownershipLost(others ...ledger.Ended) {
 	var inFlight, refused int
-	for _, e := range taken {
+	for _, e := range others {
 		if e.Refused {
 			refused++
 		} else if e.InFlight {
@@ -138,7 +138,7 @@ func (r *reporter) ownershipLost(taken ...ledger.Ended) {
 	}
 	if inFlight+refused > 0 {
 		r.error("Ownership of entries was lost while they were handled; another consumer may handle them, too", ErrOwnershipLost,
-			watermill.LogFields{fieldEntry: taken[0].Name, fieldEntries: len(taken), "acknowledgements_refused": refused})
+			watermill.LogFields{fieldEntry: others[0].Name, fieldEntries: len(others), "acknowledgements_refused": refused})
 	}
 }
 

@@ -54,7 +54,7 @@ func isClosed(c <-chan struct{}) bool {
 func (s *shared) pause(d time.Duration) { wait.For(context.Background(), s.stopping, d) }
 
 // askRecovery makes the fetcher recover before it reads on, also while it waits for room:
-// of a missing group nothing can be settled, so room might never come.
+// of a missing group nothing can be committed, so room might never come.
 func (s *shared) askRecovery() {
 	s.mustRecover.Store(true)
 	ledger.Notify(s.ledger.Signals.Room)
@@ -64,7 +64,7 @@ func (s *shared) askRecovery() {
 // fetcher makes a missing group again.
 func (s *shared) did(what string, err error) {
 	if group.IsNoGroup(err) {
-		s.groupMissing()
+		s.noteGroupMissing()
 		err = nil
 	}
 	if err != nil {
@@ -74,8 +74,8 @@ func (s *shared) did(what string, err error) {
 	}
 }
 
-// groupMissing is called by who finds the group missing. The fetcher makes it again.
-func (s *shared) groupMissing() {
+// noteGroupMissing is called by who finds the group missing. The fetcher makes it again.
+func (s *shared) noteGroupMissing() {
 	s.ledger.Ownership.Unverify()
 	s.askRecovery()
 }

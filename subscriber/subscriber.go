@@ -78,8 +78,9 @@ func New(config Config, logger watermill.LoggerAdapter) (*Subscriber, error) {
 // The subscription ends with ctx or by Close, in the same way: it hands out nothing
 // more, waits up to CloseTimeout for messages that are with handlers, reports to the server
 // what became of them, hands back what it has read ahead so that any consumer can take
-// it at once, removes its consumer, and then closes the channel. It closes it at no
-// other time, and needs nobody to drain it.
+// it at once, removes its consumer, and then closes the channel; where the server does not
+// answer for five seconds above CloseTimeout, without that. It closes it at no other time,
+// and needs nobody to drain it.
 //
 // The error matches ErrClosed, ErrWrongType or ErrUnsupported, is that of ctx, or
 // wraps what the server said. While the server answers that it can't now (it loads its

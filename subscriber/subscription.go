@@ -38,7 +38,7 @@ type subscription struct {
 	deadLetters *deadLetters
 	handback    *handback
 
-	settled chan struct{} // closed: nothing is in flight any more
+	drained chan struct{} // closed: nothing more can start, though slow handlers may go on
 	flush   *flush
 }
 
@@ -57,7 +57,7 @@ func newSubscription(cfg *Config, client redis.UniversalClient, logger watermill
 		}),
 		stopping: make(chan struct{}),
 	}
-	s := &subscription{shared: all, closing: closing, settled: make(chan struct{}), flush: &flush{all: make(chan struct{})}}
+	s := &subscription{shared: all, closing: closing, drained: make(chan struct{}), flush: &flush{all: make(chan struct{})}}
 	decoder := &decoder{cfg: cfg, topic: topic, report: report}
 	recovery := &recovery{shared: all, decoder: decoder}
 	recreate := &recreator{shared: all}
@@ -71,8 +71,8 @@ func newSubscription(cfg *Config, client redis.UniversalClient, logger watermill
 	s.handback = &handback{shared: all, recreate: recreate, restore: restore}
 	s.fetcher = &fetcher{shared: all, source: src, decoder: decoder, recovery: recovery, recreate: recreate, handback: s.handback}
 	s.dispatcher = newDispatcher(all, decoder)
-	s.maintainer = &maintainer{shared: all, recovery: recovery, recreate: recreate, settled: s.settled}
-	s.leaseClock = &leaseClock{shared: all, settled: s.settled}
+	s.maintainer = &maintainer{shared: all, recovery: recovery, recreate: recreate, drained: s.drained}
+	s.leaseClock = &leaseClock{shared: all, drained: s.drained}
 	s.committer = &committer{shared: all, flush: s.flush, restore: restore}
 	s.deadLetters = &deadLetters{shared: all, flush: s.flush, restore: restore}
 	return s
@@ -136,7 +136,7 @@ func (s *subscription) setUpOnce(ctx context.Context) error {
 	if _, err := recreate.create(ctx, s.cfg.StartFrom.argument()); err != nil {
 		return err
 	}
-	_, _ = recreate.noteProgress(ctx) // else the first heartbeat does it
+	_, _ = recreate.observe(ctx) // else the first heartbeat does it
 	if !s.cfg.DeleteOnAck {
 		return nil
 	}
@@ -198,7 +198,7 @@ func (s *subscription) drain(ctx context.Context, fetching, maintaining, committ
 	go func() {
 		defer close(ended)
 		fetching.Wait()
-		close(s.settled)
+		close(s.drained)
 		maintaining.Wait()
 		close(s.flush.all)
 		committing.Wait()

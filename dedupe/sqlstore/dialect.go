@@ -1,6 +1,7 @@
 package sqlstore
 
-// Dialect is a kind of database.
+// Dialect is a kind of database. Its statements are in internal/sqlrecord/statements.go, what
+// its errors mean in errors.go beside it.
 type Dialect string
 
 // The dialects.

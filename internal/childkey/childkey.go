@@ -82,7 +82,7 @@ func (c *Claims) Take(topic, event string, msg *message.Message) *Claim {
 	return &Claim{claims: c, name: n, holder: h}
 }
 
-// Claim is a message's hold on a child key. Who publishes the message settles it, so that
+// Claim is a message's hold on a child key. Who publishes the message ends it, so that
 // a handler can try again: a key whose message was not sent is free, and one whose message
 // may have been goes to a message of the same payload, such as an EventBus makes of the
 // same event.
@@ -104,9 +104,9 @@ const (
 	Sent
 )
 
-// Settle reports what became of the message. It may be called on nil, which is the claim
+// End reports what became of the message. It may be called on nil, which is the claim
 // of a message that has none.
-func (c *Claim) Settle(o Outcome) {
+func (c *Claim) End(o Outcome) {
 	if c == nil {
 		return
 	}

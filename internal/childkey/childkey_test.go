@@ -30,14 +30,14 @@ func TestSettledClaims(t *testing.T) {
 			if claims.Take("orders", "Sent", message.NewMessage("u2", []byte("p"))) != nil {
 				t.Errorf("%v: two messages under way have the key", tt.outcomes)
 			}
-			c.Settle(o)
+			c.End(o)
 		}
 		for payload, want := range map[string]bool{"q": tt.other, "p": tt.samePrint} {
 			c := claims.Take("orders", "Sent", message.NewMessage("u2", []byte(payload)))
 			if (c != nil) != want {
 				t.Errorf("%v: another message with payload %s has the key: %v", tt.outcomes, payload, c != nil)
 			}
-			c.Settle(NotSent)
+			c.End(NotSent)
 		}
 		if claims.Take("mail", "Sent", msg) == nil || claims.Take("orders", "Paid", msg) == nil {
 			t.Error("another topic or name has no key of its own")

@@ -30,7 +30,7 @@ type Resolved struct {
 	// they equal those of the message being handled and so count as inherited.
 	Attempt Attempt
 	Origin  Origin
-	// Claim is to be settled by who publishes the message; nil unless Key is the child
+	// Claim is to be ended by who publishes the message; nil unless Key is the child
 	// key of rule 4.
 	Claim *childkey.Claim
 }

@@ -53,6 +53,9 @@ func TestBadInput(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !publisher.IsPermanent(err) {
 				t.Errorf("error %v, want %q in it", err, tt.want)
 			}
+			if !errors.Is(err, publisher.ErrNoKey) && !errors.Is(err, publisher.ErrInvalidMessage) && !errors.Is(err, publisher.ErrTooLarge) {
+				t.Errorf("%v matches no error that callers branch on", err)
+			}
 			if len(receipts) != 2 || receipts[1].Err == nil || receipts[0].Err == nil || receipts[0].MessageUUID != good.UUID {
 				t.Errorf("receipts %+v", receipts)
 			}

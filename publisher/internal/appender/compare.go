@@ -93,7 +93,7 @@ func (c *comparison) judge(i int, original *message.Message) {
 	default:
 		// The entry's UUID tells the first try of an item, whose reply was lost, from
 		// somebody else's. In mode IDMPAuto every try has the same UUID, whoever sent it.
-		o.Own = Mode(it.Mode) != IDMPAuto && original.UUID == it.MessageUUID
+		o.LooksOwn = Mode(it.Mode) != IDMPAuto && original.UUID == it.MessageUUID
 	}
 }
 

@@ -34,7 +34,7 @@ func (st *Session) appendIDMP(ctx context.Context, items []*batch.Item) ([]batch
 	s := st.stream
 	tx := st.newIDMP(ctx, items)
 	asked := time.Now()
-	confirmed, err := transact(ctx, s.config, s.name, tx.cmds)
+	unconfirmed, err := transact(ctx, s.config, s.name, tx.cmds)
 	info, baseErr := tx.baseline.Info()
 	if baseErr != nil {
 		if server.IsRefusedByACL(baseErr) && tx.baseline.Name() == "eval" {
@@ -49,7 +49,7 @@ func (st *Session) appendIDMP(ctx context.Context, items []*batch.Item) ([]batch
 	if replyErr != nil {
 		return nil, replyErr
 	}
-	return st.conclude(ctx, items, outcomes, duplicates, confirmed, err)
+	return st.conclude(ctx, items, outcomes, duplicates, unconfirmed, err)
 }
 
 func (st *Session) newIDMP(ctx context.Context, items []*batch.Item) idmpTransaction {
@@ -88,7 +88,7 @@ func (st *Session) newIDMP(ctx context.Context, items []*batch.Item) idmpTransac
 func (tx *idmpTransaction) markRun() {
 	for i := range tx.adds {
 		if tx.adds[i].Val() != "" {
-			tx.items[i].MarkLost()
+			tx.items[i].MarkMaybeSent()
 		}
 	}
 }

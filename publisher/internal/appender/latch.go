@@ -36,7 +36,7 @@ func (st *Session) appendLatch(ctx context.Context, items []*batch.Item) ([]batc
 		replies[i] = st.latchCommand(ctx, it, i == 0)
 		cmds[i] = replies[i]
 	}
-	confirmed, err := transact(ctx, s.config, s.name, cmds)
+	unconfirmed, err := transact(ctx, s.config, s.name, cmds)
 	if err != nil && !slices.ContainsFunc(replies, func(r server.Command) bool { return r.Err() == nil }) {
 		return nil, s.scriptError(err)
 	}
@@ -64,7 +64,7 @@ func (st *Session) appendLatch(ctx context.Context, items []*batch.Item) ([]batc
 			duplicates = append(duplicates, i)
 		}
 	}
-	return st.conclude(ctx, items, outcomes, duplicates, confirmed, err)
+	return st.conclude(ctx, items, outcomes, duplicates, unconfirmed, err)
 }
 
 // readLatch reads the script's reply. readBack means that the original must be
@@ -99,7 +99,7 @@ func (st *Session) readLatch(it *batch.Item, o *batch.Outcome, reply server.Comm
 	case gone: // the latch still knows the fingerprint
 		o.Known, o.Verdict, o.Differs = true, batch.OriginalGone, !same
 		return false, nil
-	case same && !it.Lost():
+	case same && !it.MaybeSent():
 		o.Known = true
 		return false, nil
 	}

@@ -34,9 +34,9 @@ type sample struct {
 	added           int64
 }
 
-// evicted returns how many ids are known to have been forgotten too early, by what
-// the server, asked at the one time, had answered by the other.
-func (o *overflow) evicted(asked, answered time.Time, window time.Duration, info server.StreamInfo) int64 {
+// countEvicted takes a sample, and returns how many ids are known to have been forgotten too
+// early, by what the server, asked at the one time, had answered by the other.
+func (o *overflow) countEvicted(asked, answered time.Time, window time.Duration, info server.StreamInfo) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if n := len(o.samples); n > 0 && info.IIDsAdded < o.samples[n-1].added {
@@ -89,8 +89,8 @@ func (o *overflow) take(now time.Time) int64 {
 	return n
 }
 
-// rest is what has not been reported yet.
-func (o *overflow) rest() int64 {
+// takeRest returns what has not been reported yet.
+func (o *overflow) takeRest() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.take(time.Now())

@@ -56,13 +56,13 @@ func (st *Session) Append(ctx context.Context, items []*batch.Item) ([]batch.Out
 }
 
 // conclude completes the outcomes that the replies of a transaction gave: items
-// without a reply, the originals of duplicates, and what WAIT confirmed. err is that
-// of the transaction.
-func (st *Session) conclude(ctx context.Context, items []*batch.Item, outcomes []batch.Outcome, duplicates []int, confirmed, err error) ([]batch.Outcome, error) {
+// without a reply, the originals of duplicates, and why replicas did not confirm it. err
+// is that of the transaction.
+func (st *Session) conclude(ctx context.Context, items []*batch.Item, outcomes []batch.Outcome, duplicates []int, unconfirmed, err error) ([]batch.Outcome, error) {
 	if err != nil && Classify(err) == batch.Ambiguous {
 		for i, it := range items {
 			if outcomes[i].EntryID == "" && !outcomes[i].Known {
-				it.MarkLost()
+				it.MarkMaybeSent()
 			}
 		}
 	}
@@ -78,7 +78,7 @@ func (st *Session) conclude(ctx context.Context, items []*batch.Item, outcomes [
 			return outcomes, err // some replies are missing, so there is one
 		}
 		if o.Err == nil && !items[i].Conflicts(o) {
-			o.Err = confirmed
+			o.Err = unconfirmed
 		}
 	}
 	return outcomes, nil
@@ -112,7 +112,7 @@ func (st *Session) observe(info server.StreamInfo, asked time.Time) {
 		return
 	}
 	now := time.Now()
-	evicted := s.overflow.evicted(asked, now, st.window.Duration, info)
+	evicted := s.overflow.countEvicted(asked, now, st.window.Duration, info)
 	if evicted = s.overflow.report(now, evicted, info); evicted > 0 {
 		s.observer.Overflowed(st.window, evicted)
 	}

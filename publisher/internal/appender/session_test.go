@@ -24,7 +24,7 @@ func TestLayoutOfNobodyIsRefused(t *testing.T) {
 		if _, err := st.Append(t.Context(), []*batch.Item{{ProducerID: "p", Entry: batch.Entry{UUID: "u"}}}); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v: sent, with %v", l, err)
 		}
-		if _, err := topic.settled(st); !errors.Is(err, ErrLayout) {
+		if _, err := topic.complete(st); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v: set up, with %v", l, err)
 		}
 	}

@@ -46,7 +46,7 @@ func (s *Stream) setUp(ctx context.Context) (*Session, error) {
 		return nil, err
 	}
 	if len(cmds) == 0 {
-		return s.settled(found)
+		return s.complete(found)
 	}
 	for try := 1; try <= maxSetUps; try++ {
 		keys := []string{layoutKey, s.name}
@@ -64,13 +64,13 @@ func (s *Stream) setUp(ctx context.Context) (*Session, error) {
 		if err != nil {
 			return nil, err
 		}
-		return s.settled(st)
+		return s.complete(st)
 	}
 	return nil, errContended
 }
 
-// settled completes the session of a stream that is set up, and reports it.
-func (s *Stream) settled(st *Session) (*Session, error) {
+// complete completes the session of a stream that is set up, and reports it.
+func (s *Stream) complete(st *Session) (*Session, error) {
 	if err := st.layout.Check(); err != nil {
 		return nil, err
 	}

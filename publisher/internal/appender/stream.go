@@ -146,7 +146,7 @@ func (s *Stream) report(st *Session) {
 
 // FlushOverflow reports what the pause between two reports of an overflow has held back.
 func (s *Stream) FlushOverflow() {
-	if evicted := s.overflow.rest(); evicted > 0 {
+	if evicted := s.overflow.takeRest(); evicted > 0 {
 		var effective Window
 		if st := s.known(); st != nil {
 			effective = st.window

@@ -14,10 +14,10 @@ import (
 )
 
 // transact sends cmds as MULTI … EXEC to the master of the topic. The first command
-// must be a server.Command, so that go-redis sends the whole only once. confirmed says
+// must be a server.Command, so that go-redis sends the whole only once. unconfirmed says
 // why replicas did not confirm it, where they must. The error is that of the first
 // command that has one; redis.Nil is none.
-func transact(ctx context.Context, config *Config, topic string, cmds []redis.Cmder) (confirmed, err error) {
+func transact(ctx context.Context, config *Config, topic string, cmds []redis.Cmder) (unconfirmed, err error) {
 	if config.MinReplicas > 0 {
 		return transactAndWait(ctx, config, topic, cmds)
 	}
@@ -64,7 +64,7 @@ type connector interface{ Conn() *redis.Conn }
 // so both go through one, and a transaction of nothing but duplicates, which writes
 // nothing, writes the layout record again. WAIT is not part of MULTI, where it
 // would not wait.
-func transactAndWait(ctx context.Context, config *Config, topic string, cmds []redis.Cmder) (confirmed, err error) {
+func transactAndWait(ctx context.Context, config *Config, topic string, cmds []redis.Cmder) (unconfirmed, err error) {
 	layoutKey := rediskey.LayoutKey(topic)
 	node, err := server.Node(ctx, config.Client, topic)
 	if err != nil {
@@ -95,13 +95,13 @@ func transactAndWait(ctx context.Context, config *Config, topic string, cmds []r
 	replicas, waitErr := conn.Wait(ctx, config.MinReplicas, config.ReplicaTimeout).Result()
 	switch {
 	case waitErr != nil:
-		confirmed = fmt.Errorf("%w: WAIT: %w", ErrNotReplicated, waitErr)
+		unconfirmed = fmt.Errorf("%w: WAIT: %w", ErrNotReplicated, waitErr)
 	case replicas < int64(config.MinReplicas):
-		confirmed = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, replicas, config.MinReplicas, config.ReplicaTimeout)
+		unconfirmed = fmt.Errorf("%w: %d of %d within %v", ErrNotReplicated, replicas, config.MinReplicas, config.ReplicaTimeout)
 	case touch.Err() != nil:
-		confirmed = fmt.Errorf("%w: nothing was written that WAIT could wait for: %w", ErrNotReplicated, touch.Err())
+		unconfirmed = fmt.Errorf("%w: nothing was written that WAIT could wait for: %w", ErrNotReplicated, touch.Err())
 	}
-	return confirmed, err
+	return unconfirmed, err
 }
 
 func isRedirect(err error) bool {

@@ -14,7 +14,7 @@ func TestOverflow(t *testing.T) {
 	start := time.Unix(1_000_000, 0)
 	var o overflow
 	look := func(asked, answered time.Duration, added, tracked int64) int64 {
-		return o.evicted(start.Add(asked), start.Add(answered), window, server.StreamInfo{IIDsAdded: added, IIDsTracked: tracked})
+		return o.countEvicted(start.Add(asked), start.Add(answered), window, server.StreamInfo{IIDsAdded: added, IIDsTracked: tracked})
 	}
 	for _, step := range []struct {
 		at, late       time.Duration
@@ -68,10 +68,10 @@ func TestOverflowReports(t *testing.T) {
 			t.Errorf("after %v: reports %d, want %d", step.at, got, step.want)
 		}
 	}
-	if got := o.rest(); got != 400 {
+	if got := o.takeRest(); got != 400 {
 		t.Errorf("last word: %d, want 400", got)
 	}
-	if got := o.rest(); got != 0 {
+	if got := o.takeRest(); got != 0 {
 		t.Errorf("after the last word: %d", got)
 	}
 }

@@ -38,10 +38,10 @@ func NewCall(n int, begun time.Time) *Call {
 	return c
 }
 
-// leave ends the caller's waiting, and hands each item's result to collect. The sender
+// leave ends the caller's waiting, and hands each item's result to receive. The sender
 // that may be sending the items goes on for itself; what it finds out then reaches the
 // observer only.
-func (c *Call) leave(cause error, collect func(i int, r Result)) {
+func (c *Call) leave(cause error, receive func(i int, r Result)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandoned = true
@@ -49,13 +49,13 @@ func (c *Call) leave(cause error, collect func(i int, r Result)) {
 		it := &c.Items[i]
 		if !it.done && i < c.sent {
 			// The item is still the sender's, and not done.
-			collect(i, it.resultOf(givenUp(true, cause)))
+			receive(i, it.resultOf(givenUp(true, cause)))
 			continue
 		}
 		if !it.done {
 			c.finish(it, givenUp(false, cause))
 		}
-		collect(i, it.result)
+		receive(i, it.result)
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *Call) leave(cause error, collect func(i int, r Result)) {
 func (it *Item) resultOf(o Outcome) Result {
 	return Result{
 		Outcome: o, ProducerID: it.ProducerID, Mode: it.Mode, Attempts: int(it.attempts),
-		Resent: o.Known && it.lost, Duration: time.Since(it.call.begun),
+		Resent: o.Known && it.maybeSent, Duration: time.Since(it.call.begun),
 	}
 }
 
@@ -153,10 +153,10 @@ func (p part) appendOpen(list []*Item) []*Item {
 	return list
 }
 
-// send adds the items that go out now to list, and notes how. Those of a caller who is
+// prepare adds the items that go out now to list, and notes how. Those of a caller who is
 // gone stay behind: what was never sent is done already, and the outcome of the others
 // remains unknown.
-func (p part) send(session Session, window time.Duration, list []*Item) []*Item {
+func (p part) prepare(session Session, window time.Duration, list []*Item) []*Item {
 	c := p.call
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -172,7 +172,7 @@ func (p part) send(session Session, window time.Duration, list []*Item) []*Item 
 	for i := before; i < len(list); i++ {
 		it := list[i]
 		// A resend must come well before the server forgets the first try.
-		if it.lost && time.Since(it.first) > window*9/10 {
+		if it.maybeSent && time.Since(it.first) > window*9/10 {
 			c.finish(it, Outcome{Err: fmt.Errorf("%w: %w", ErrOutcomeUnknown, errWindowPassed)})
 			list = slices.Delete(list, i, i+1)
 			i--
@@ -187,9 +187,9 @@ func (p part) send(session Session, window time.Duration, list []*Item) []*Item 
 	return list
 }
 
-// collect takes in the outcomes of items of one call. claimed has the entries that items
+// takeIn takes in the outcomes of items of one call. claimed has the entries that items
 // of this append were found to have added before.
-func (c *Call) collect(items []*Item, outcomes []Outcome, window time.Duration, claimed *[]string) {
+func (c *Call) takeIn(items []*Item, outcomes []Outcome, window time.Duration, claimed *[]string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, it := range items {
@@ -197,7 +197,7 @@ func (c *Call) collect(items []*Item, outcomes []Outcome, window time.Duration, 
 		if !o.Known {
 			continue
 		}
-		if it.lost {
+		if it.maybeSent {
 			c.resolve(it, &o, window, claimed)
 		}
 		c.finish(it, o)
@@ -208,7 +208,7 @@ func (c *Call) collect(items []*Item, outcomes []Outcome, window time.Duration, 
 // c.mu.
 func (c *Call) resolve(it *Item, o *Outcome, window time.Duration, claimed *[]string) {
 	switch {
-	case o.Own && !slices.Contains(*claimed, o.EntryID) && !c.hasAdded(o.EntryID):
+	case o.LooksOwn && !slices.Contains(*claimed, o.EntryID) && !c.hasAdded(o.EntryID):
 		*claimed = append(*claimed, o.EntryID)
 		o.Verdict, o.Age = Added, 0
 	case o.Verdict == Added && time.Since(it.first) > window:
@@ -233,7 +233,7 @@ func givenUp(maybeSent bool, err error) Outcome {
 // fail ends the open items of a part. Those that may have been written are unknown, the
 // others were not sent.
 func (p part) fail(err error) {
-	p.call.finishOpen(p.items(), func(it *Item) Outcome { return givenUp(it.lost, err) })
+	p.call.finishOpen(p.items(), func(it *Item) Outcome { return givenUp(it.maybeSent, err) })
 }
 
 // endIfAbandoned ends a part that nobody waits for any more, and reports whether it was

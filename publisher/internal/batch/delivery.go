@@ -141,7 +141,7 @@ func (d *delivery) try(parts []part) error {
 		items = make([]*Item, 0, size)
 	}
 	for _, p := range parts {
-		items = p.send(session, window, items)
+		items = p.prepare(session, window, items)
 	}
 	if len(items) == 0 {
 		return nil
@@ -149,7 +149,7 @@ func (d *delivery) try(parts []part) error {
 	outcomes, err := session.Append(d.ctx, items)
 	if len(outcomes) == 0 && d.queue.runner.config.Classify(err) == Ambiguous {
 		for _, it := range items {
-			it.lost = true
+			it.maybeSent = true
 		}
 	}
 	var claimed []string
@@ -158,7 +158,7 @@ func (d *delivery) try(parts []part) error {
 		for n < len(items) && items[n].call == c {
 			n++
 		}
-		c.collect(items[:n], outcomes[:n], window, &claimed)
+		c.takeIn(items[:n], outcomes[:n], window, &claimed)
 		items, outcomes = items[n:], outcomes[n:]
 	}
 	return err

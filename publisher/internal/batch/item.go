@@ -35,24 +35,24 @@ type Item struct {
 	ProducerID string
 	Mode       uint8
 
-	lost     bool // the reply of an earlier try was lost; the sender's own
-	done     bool
-	attempts int32
-	first    time.Time // when it was sent first; the sender's own
-	call     *Call
-	result   Result // once it is done
+	maybeSent bool // the reply of an earlier try was lost; the sender's own
+	done      bool
+	attempts  int32
+	first     time.Time // when it was sent first; the sender's own
+	call      *Call
+	result    Result // once it is done
 
-	// Own is the caller's, and not looked at here.
-	Own any
+	// CallerData is not looked at here.
+	CallerData any
 }
 
-// Lost reports whether an earlier try of the item may have been written without a reply:
+// MaybeSent reports whether an earlier try of the item may have been written without a reply:
 // then a duplicate may be the item itself. It is for the [Session] that appends it.
-func (it *Item) Lost() bool { return it.lost }
+func (it *Item) MaybeSent() bool { return it.maybeSent }
 
-// MarkLost notes that the item may have been written, and nobody knows. It is for the
+// MarkMaybeSent notes that the item may have been written, and nobody knows. It is for the
 // [Session] that appends it.
-func (it *Item) MarkLost() { it.lost = true }
+func (it *Item) MarkMaybeSent() { it.maybeSent = true }
 
 // Verdict says what became of an item whose outcome is known.
 type Verdict uint8
@@ -69,9 +69,9 @@ const (
 type Outcome struct {
 	Known   bool // false: the item must be sent again
 	Verdict Verdict
-	// Own means that the original looks like the item itself, so that it is its own first
-	// try if the reply of that was lost.
-	Own bool
+	// LooksOwn means that the original looks like the item itself, so that it is its own
+	// first try if the reply of that was lost.
+	LooksOwn bool
 	// Differs means that the original has other content, Field where, if that is known.
 	Differs bool
 	Field   string
@@ -108,7 +108,7 @@ type Session interface {
 	// Address sets ProducerID and Mode of an item that is about to be sent.
 	Address(it *Item)
 	// Append sends the items once, in order, and returns an outcome for each, with an error
-	// unless all are known. Where it returns none, all are lost if the error is [Ambiguous].
+	// unless all are known. Where it returns none, all may have been if the error is [Ambiguous].
 	Append(ctx context.Context, items []*Item) ([]Outcome, error)
 }
 

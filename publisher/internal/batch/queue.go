@@ -42,8 +42,8 @@ func NewQueue(r *Runner, stream Stream, observer Observer) *Queue {
 }
 
 // Send sends the items of a call and waits for them, or for ctx. It hands one result an
-// item to collect. The call was begun at the Runner.
-func (q *Queue) Send(ctx context.Context, c *Call, collect func(i int, r Result)) {
+// item to receive. The call was begun at the Runner.
+func (q *Queue) Send(ctx context.Context, c *Call, receive func(i int, r Result)) {
 	c.ctx, c.observer = ctx, q.observer
 	for i := range c.Items {
 		c.Items[i].call = c
@@ -62,11 +62,11 @@ func (q *Queue) Send(ctx context.Context, c *Call, collect func(i int, r Result)
 		case <-ctx.Done():
 			q.dequeue(c)
 		case <-q.runner.gone:
-			c.leave(ErrClosed, collect)
+			c.leave(ErrClosed, receive)
 			return
 		}
 	}
-	c.leave(context.Cause(ctx), collect)
+	c.leave(context.Cause(ctx), receive)
 }
 
 // Idle reports whether nothing is queued or being sent.

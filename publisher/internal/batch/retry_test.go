@@ -113,8 +113,8 @@ func TestGroupIsHalved(t *testing.T) {
 				}
 				outcomes := added(items)
 				for i, it := range items {
-					if it.Lost() {
-						outcomes[i].Verdict, outcomes[i].Own = Duplicate, true
+					if it.MaybeSent() {
+						outcomes[i].Verdict, outcomes[i].LooksOwn = Duplicate, true
 					}
 				}
 				return outcomes, nil
@@ -163,7 +163,7 @@ func TestRetryForCountsFromTheCall(t *testing.T) {
 	})
 }
 
-// Shortly before the end of the window a lost message is not sent again: it could be
+// Shortly before the end of the window a message that may have been is not sent again: it could be
 // added twice.
 func TestWindowNearlyPassed(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, f *fake) {
@@ -219,7 +219,7 @@ func TestOwnFirstTry(t *testing.T) {
 	own := func(items []*Item) []Outcome {
 		outcomes := make([]Outcome, len(items))
 		for i := range outcomes {
-			outcomes[i] = Outcome{Known: true, Verdict: Duplicate, EntryID: "1-1", Age: time.Second, Own: true}
+			outcomes[i] = Outcome{Known: true, Verdict: Duplicate, EntryID: "1-1", Age: time.Second, LooksOwn: true}
 		}
 		return outcomes
 	}
@@ -242,7 +242,7 @@ func TestOwnFirstTry(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, f *fake) {
 		f.answer = func(_ context.Context, n int, items []*Item) ([]Outcome, error) {
 			if n == Senders+1 {
-				return nil, errStaleAndLost(items)
+				return nil, errStaleAndMaybeSent(items)
 			}
 			return own(items), nil
 		}
@@ -303,14 +303,14 @@ func TestNothingBehindAGap(t *testing.T) {
 	})
 }
 
-// What has no reply is lost, what has one is done; only the rest goes out again.
+// What has no reply may have been sent, what has one is done; only the rest goes out again.
 func TestHalfABatchIsKnown(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, f *fake) {
 		f.answer = func(_ context.Context, n int, items []*Item) ([]Outcome, error) {
 			outcomes := added(items)
 			if n == 1 {
 				outcomes[1] = Outcome{}
-				items[1].MarkLost()
+				items[1].MarkMaybeSent()
 				outcomes[2] = Outcome{}
 				return outcomes, errCut
 			}
@@ -343,10 +343,10 @@ func TestBatchesBySize(t *testing.T) {
 	})
 }
 
-// errStaleAndLost loses items in a way that sends all of them again together.
-func errStaleAndLost(items []*Item) error {
+// errStaleAndMaybeSent loses replies in a way that sends all of them again together.
+func errStaleAndMaybeSent(items []*Item) error {
 	for _, it := range items {
-		it.MarkLost()
+		it.MarkMaybeSent()
 	}
 	return errStale
 }

@@ -9,9 +9,9 @@
 -- ARGV[6…] further fields: name, value; one of them is _dead_origin
 -- Returns
 --   {'moved', ID in the dead-letter stream}, now or by an earlier try
---   {'lost'}    pending for another consumer; nothing was done
---   {'absent'}  pending for nobody; nothing was done
---   {'gone'}    the entry is deleted; it was acknowledged, if it was pending
+--   {'anothers'}  pending for another consumer; nothing was done
+--   {'nobodys'}   pending for nobody; nothing was done
+--   {'gone'}      the entry is deleted; it was acknowledged, if it was pending
 -- Errors   NOGROUP, and those of XADD; nothing was done
 --
 -- XADD comes first: it is what can be refused, and scripts don't roll back.
@@ -33,9 +33,9 @@ if not row then
     upTo = '(' .. letter[1]
   end
   if #redis.call('XRANGE', key, id, id) == 0 then return {'gone'} end
-  return {'absent'}
+  return {'nobodys'}
 end
-if row[2] ~= consumer then return {'lost'} end
+if row[2] ~= consumer then return {'anothers'} end
 local entry = redis.call('XRANGE', key, id, id)[1]
 if not entry then
   redis.call('XACK', key, group, id)

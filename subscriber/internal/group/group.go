@@ -47,6 +47,8 @@ func New(client redis.UniversalClient, stream, name, consumer string) *Group {
 var (
 	//go:embed ack.lua
 	ackSource string
+	//go:embed activate.lua
+	activateSource string
 	//go:embed deadletter.lua
 	deadLetterSource string
 	//go:embed info.lua
@@ -63,14 +65,13 @@ var (
 	renewSource string
 	//go:embed restore.lua
 	restoreSource string
-	//go:embed standby.lua
-	standbySource string
 	//go:embed sweep.lua
 	sweepSource string
 	//go:embed take.lua
 	takeSource string
 
 	ackScript        = server.NewScript(ackSource)
+	activateScript   = server.NewScript(activateSource)
 	deadLetterScript = server.NewScript(deadLetterSource)
 	infoScript       = server.NewScript(infoSource)
 	ownScript        = server.NewScript(ownSource)
@@ -79,7 +80,6 @@ var (
 	releaseScript    = server.NewScript(releaseSource)
 	renewScript      = server.NewScript(renewSource)
 	restoreScript    = server.NewScript(restoreSource)
-	standbyScript    = server.NewScript(standbySource)
 	sweepScript      = server.NewScript(sweepSource)
 	takeScript       = server.NewScript(takeSource)
 )

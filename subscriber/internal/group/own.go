@@ -2,15 +2,14 @@ package group
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/onceward/watermill-idempotent/internal/streamid"
 )
 
-// Own lists entries that are pending for this consumer, at most MaxBatch, from the ID given
-// on, as for XPENDING.
-func (g *Group) Own(ctx context.Context, from string) ([]Pending, error) {
+// ListOwn lists entries that are pending for this consumer, at most MaxBatch, from the ID
+// given on, as for XPENDING.
+func (g *Group) ListOwn(ctx context.Context, from string) ([]Pending, error) {
 	reply, err := g.run(ctx, ownScript, 0, g.name, g.consumer, from, MaxBatch)
 	if err != nil {
 		return nil, err
@@ -67,7 +66,7 @@ func (g *Group) Activate(ctx context.Context, minIdle time.Duration, most int, l
 	if leave {
 		otherwise = "leave"
 	}
-	parts, err := g.run(ctx, standbyScript, 7, g.name, g.consumer, minIdle.Milliseconds(), most, HandbackConsumer, otherwise)
+	parts, err := g.run(ctx, activateScript, 7, g.name, g.consumer, minIdle.Milliseconds(), most, HandbackConsumer, otherwise)
 	if err != nil {
 		return a, err
 	}
@@ -107,20 +106,26 @@ type Restore struct {
 	Deadline int64
 }
 
-// Restore makes entries pending again. It returns a word for each, see restore.lua, and the
-// server's time in milliseconds.
-func (g *Group) Restore(ctx context.Context, list []Restore) (found []string, ms int64, err error) {
+// Restoration is the answer to making entries pending again: those that are another
+// consumer's, that the group will read again, and that are gone from the stream.
+type Restoration struct {
+	Others, Unread, Deleted map[string]bool
+	Time                    int64 // of the server, in milliseconds
+}
+
+// Restore makes entries pending again.
+func (g *Group) Restore(ctx context.Context, list []Restore) (r Restoration, err error) {
 	args := []any{g.name, g.consumer}
-	for _, r := range list {
-		args = append(args, r.Name, r.Count, r.Deadline)
+	for _, e := range list {
+		args = append(args, e.Name, e.Count, e.Deadline)
 	}
-	parts, err := g.run(ctx, restoreScript, 2, args...)
+	parts, err := g.run(ctx, restoreScript, 4, args...)
 	if err != nil {
-		return nil, 0, err
+		return r, err
 	}
-	found, err = texts(parts[0])
-	if err == nil && len(found) != len(list) {
-		err = fmt.Errorf("unexpected reply of the server: %d answers for %d entries", len(found), len(list))
+	s, err := sets(parts[0], parts[1], parts[2])
+	if err != nil {
+		return r, err
 	}
-	return found, integer(parts[1]), err
+	return Restoration{Others: s[0], Unread: s[1], Deleted: s[2], Time: integer(parts[3])}, nil
 }

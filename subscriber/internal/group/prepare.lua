@@ -6,9 +6,9 @@
 -- ARGV[3…] entry ID, delivery count, for each entry
 -- Returns  one of these for each entry, in order:
 --   {'ok', fields}
---   {'lost'}    pending for another consumer
---   {'absent'}  pending for nobody
---   {'gone'}    the entry is deleted; its pending record is removed
+--   {'anothers'}  pending for another consumer
+--   {'nobodys'}   pending for nobody
+--   {'gone'}      the entry is deleted; its pending record is removed
 -- Errors   NOGROUP
 local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 local out = {}
@@ -16,9 +16,9 @@ for i = 3, #ARGV, 2 do
   local id = ARGV[i]
   local row = redis.call('XPENDING', key, group, id, id, 1)[1]
   if not row then
-    out[#out + 1] = {'absent'}
+    out[#out + 1] = {'nobodys'}
   elseif row[2] ~= consumer then
-    out[#out + 1] = {'lost'}
+    out[#out + 1] = {'anothers'}
   else
     local entry = redis.call('XCLAIM', key, group, consumer, 0, id, 'RETRYCOUNT', ARGV[i + 1])[1]
     if entry and entry[2] then

@@ -39,7 +39,7 @@ func (g *Group) Read(ctx context.Context, count int, block time.Duration) ([]Ent
 		"count", count, "block", block.Milliseconds(), "streams", g.stream, ">"))
 }
 
-// ReadAfter asks for the entries behind an ID, without a group.
+// ReadAfter asks for the entries above an ID, without a group.
 func (g *Group) ReadAfter(ctx context.Context, after streamid.ID, count int, block time.Duration) ([]Entry, error) {
 	return g.read(ctx, server.NewCommand(ctx, 6, "xread",
 		"count", count, "block", block.Milliseconds(), "streams", g.stream, after.String()))
@@ -173,9 +173,9 @@ func (g *Group) Prepare(ctx context.Context, name string, count int) (pairs []st
 			pairs, err := texts(row[1])
 			return pairs, Prepared, err
 		}
-	case "lost":
+	case "anothers":
 		return nil, Anothers, nil
-	case "absent":
+	case "nobodys":
 		return nil, Nobodys, nil
 	case "gone":
 		return nil, Gone, nil

@@ -11,11 +11,11 @@
 --          records are removed}
 -- Errors   NOGROUP
 local key, group, from, to = KEYS[1], ARGV[1], ARGV[2], ARGV[3]
-local lost, gone = {}, {}
+local notFrom, gone = {}, {}
 for i = 5, #ARGV, 3 do
   local id = ARGV[i]
   if #redis.call('XPENDING', key, group, id, id, 1, from) == 0 then
-    lost[#lost + 1] = id
+    notFrom[#notFrom + 1] = id
   elseif #redis.call('XCLAIM', key, group, to, 0, id, 'IDLE', ARGV[i + 1], 'RETRYCOUNT', ARGV[i + 2], 'JUSTID') == 0 then
     gone[#gone + 1] = id
   end
@@ -24,6 +24,6 @@ local left = #redis.call('XPENDING', key, group, '-', '+', 1, from)
 -- Removing a consumer drops what is pending for it: check and removal are one step.
 if ARGV[4] == 'leave' and left == 0 then
   redis.call('XGROUP', 'DELCONSUMER', key, group, from)
-  return {lost, left, 1, gone}
+  return {notFrom, left, 1, gone}
 end
-return {lost, left, 0, gone}
+return {notFrom, left, 0, gone}

@@ -5,13 +5,11 @@
 -- ARGV[2]  consumer
 -- ARGV[3…] entry ID, delivery count, until when in milliseconds by the server's clock
 --          nobody can have taken it over, for each entry
--- Returns  {one of these for each entry, in order; the server's time in milliseconds}
---   'held'    pending for the consumer, now or already
---   'taken'   another consumer's; or the time is up, and another may have taken it over
---             and acknowledged it
---   'unread'  the group will read it again: made pending, it would be read all the same,
---             and be taken away by that
---   'gone'    not in the stream any more
+-- Returns  {IDs that are another consumer's, or whose time is up: another may have taken them
+--          over and acknowledged them; IDs that the group will read again: made pending, they
+--          would be read all the same, and be taken away by that; IDs whose entry is deleted;
+--          the server's time in milliseconds}; the others are pending for the consumer, now or
+--          already
 -- Errors   NOGROUP
 local key, group, consumer = KEYS[1], ARGV[1], ARGV[2]
 
@@ -36,21 +34,20 @@ for _, info in ipairs(redis.call('XINFO', 'GROUPS', key)) do
   for i = 1, #info, 2 do fields[info[i]] = info[i + 1] end
   if fields.name == group then last = fields['last-delivered-id'] end
 end
-local out = {}
+local others, unread, gone = {}, {}, {}
 for i = 3, #ARGV, 3 do
   local id = ARGV[i]
   local row = redis.call('XPENDING', key, group, id, id, 1)[1]
   if row then
-    out[#out + 1] = row[2] == consumer and 'held' or 'taken'
+    if row[2] ~= consumer then others[#others + 1] = id end
   elseif #redis.call('XRANGE', key, id, id) == 0 then
-    out[#out + 1] = 'gone'
+    gone[#gone + 1] = id
   elseif isAfter(id, last) then
-    out[#out + 1] = 'unread'
+    unread[#unread + 1] = id
   elseif time >= tonumber(ARGV[i + 2]) then
-    out[#out + 1] = 'taken'
+    others[#others + 1] = id
   else
     redis.call('XCLAIM', key, group, consumer, 0, id, 'RETRYCOUNT', ARGV[i + 1], 'FORCE', 'JUSTID')
-    out[#out + 1] = 'held'
   end
 end
-return {out, time}
+return {others, unread, gone, time}

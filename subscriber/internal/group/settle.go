@@ -88,7 +88,7 @@ const (
 	NoEntry
 )
 
-var deadLetterResults = map[string]DeadLetterResult{"moved": Moved, "lost": NotOurs, "absent": NotPending, "gone": NoEntry}
+var deadLetterResults = map[string]DeadLetterResult{"moved": Moved, "anothers": NotOurs, "nobodys": NotPending, "gone": NoEntry}
 
 // DeadLetter moves an entry to the dead letters, with further fields (name, value, name,
 // value), and acknowledges it. It returns the ID that it has there.

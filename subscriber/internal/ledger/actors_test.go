@@ -147,7 +147,7 @@ func (w *world) read() {
 	case room == 0:
 		w.sleeps(fetcher, Forever)
 		return
-	case !awoke && !slices.ContainsFunc(slices.Collect(keys(w.held)), func(e *Entry) bool { return e.stage == settling }):
+	case !awoke && !slices.ContainsFunc(slices.Collect(keys(w.held)), func(e *Entry) bool { return e.stage == committing }):
 		w.t.Fatalf("there is room for %d, and the fetcher was not woken", room)
 	case w.l.core.set.Ordered && (!w.active || w.l.Now() >= w.until || w.others != 0):
 		w.t.Fatalf("%d may be read; active %v, others have %d", room, w.active, w.others)
@@ -184,8 +184,8 @@ func (w *world) takeIn(list []Arrival, sent Instant) {
 		return
 	}
 	isRead := list[0].Count == 1 && !list[0].Recovered
-	settled, known := w.l.core.progress.settled, w.l.core.progress.known
-	if isRead && known && !list[0].ID.After(settled) { // of a group that was made again
+	position, known := w.l.core.progress.position, w.l.core.progress.known
+	if isRead && known && !list[0].ID.After(position) { // of a group that was made again
 		for _, tr := range w.held {
 			tr.verified = false
 		}
@@ -378,7 +378,7 @@ func (w *world) activate(a actor, leave bool) {
 		case answer.alive:
 			w.standBy()
 			if a == fetcher {
-				w.giveUnhandled()
+				w.giveUnpicked()
 			}
 		case leave && answer.mine > size:
 			w.unconfirmed, w.mustRecover = true, true
@@ -409,7 +409,7 @@ func (w *world) standBy() {
 // recreate makes the group again.
 func (w *world) recreate() {
 	isNew := w.s.gen != w.knownGen
-	u := w.l.Progress.FirstUnsettled()
+	u := w.l.Progress.FirstUnhandled()
 	start := uint64(0)
 	if !isNew && u.Known {
 		start = u.From.MS // a sequence number is that of the ID before
@@ -423,7 +423,7 @@ func (w *world) recreate() {
 	}
 	for _, tr := range w.held {
 		if !isNew && u.Known && !tr.acked && tr.gen == w.s.gen && tr.id <= start {
-			w.t.Fatalf("the group is made again from %d, and %s is not settled", start, tr.e.name)
+			w.t.Fatalf("the group is made again from %d, and %s is not handled", start, tr.e.name)
 		}
 	}
 	w.excuseSkipped(start)
@@ -483,8 +483,7 @@ func (w *world) commitFailed(f failure) {
 	if f != noGroup {
 		return
 	}
-	w.l.Commits.Orphans(w.todo.Restores...)
-	w.l.Commits.Settled(w.todo.Acks...)
+	w.l.Commits.Done(w.todo.Acks...)
 	w.l.Commits.CountsDropped(w.todo.Counts)
 	for _, e := range w.todo.Acks {
 		delete(w.held, e)
@@ -496,7 +495,7 @@ func (w *world) commitFailed(f failure) {
 // countsKnown notes that nobody waits for these counts any more.
 func (w *world) countsKnown(list []*Entry) {
 	for _, e := range list {
-		if tr := w.held[e]; tr != nil && e.stage != delivered {
+		if tr := w.held[e]; tr != nil && e.stage != picked {
 			tr.alone = false
 		}
 	}
@@ -568,7 +567,7 @@ func (w *world) writeCounts() {
 func (w *world) restore(a actor, list []*Entry, then func(), failed func(failure)) {
 	orphans := w.l.Commits.Orphans(list...)
 	sent := w.l.Now()
-	var found []string
+	var found Restoration
 	var ms int64
 	w.call(a, false, w.inGroup(func() { found, ms = w.s.restore(orphans), w.s.ms() }), func() {
 		w.l.Ownership.SetClock(ms)
@@ -582,14 +581,14 @@ func (w *world) restore(a actor, list []*Entry, then func(), failed func(failure
 			tr := w.held[e]
 			switch {
 			case tr == nil:
-			case found[i] == held:
+			case !found.Others[e.name] && !found.Unread[e.name] && !found.Deleted[e.name]:
 				w.ours(tr, sent)
 			case tr.seen > sent:
-			case found[i] == unread:
+			case found.Unread[e.name]:
 				if isWithNobody(was[i].stage) {
 					delete(w.held, e)
 				}
-			case found[i] == gone:
+			case found.Deleted[e.name]:
 				w.isDeleted(tr, was[i].stage, was[i].hasMessage)
 			default:
 				w.isAnothers(tr, was[i].stage)
@@ -647,7 +646,7 @@ func (w *world) moveOne(wasRestored bool) {
 				w.standBy()
 			}
 		}
-		w.l.Commits.Settled(d.Entry)
+		w.l.Commits.Done(d.Entry)
 		delete(w.held, d.Entry)
 		w.dead = w.dead[1:]
 	}, func(failure) {})

@@ -95,3 +95,17 @@ func TestNoOfferAfterTheLease(t *testing.T) {
 		})
 	}
 }
+
+// At the end of CloseTimeout only those are counted whose handlers were too slow, not an
+// entry whose message a server that does not answer has kept.
+func TestOnlySlowHandlersAreCounted(t *testing.T) {
+	l := testLedger(func(s *Settings) { s.MaxInFlight = 2 })
+	l.add(fresh(1), left(2))
+	var cause error
+	if !l.Dispatch.Offer(l.next(0), func(err error) { cause = err }) || l.next(1) == nil {
+		t.Fatal("not handed out")
+	}
+	if n := l.Dispatch.EndAll(); n != 1 || !errors.Is(cause, ErrClosing) {
+		t.Errorf("%d counted, cause %v", n, cause)
+	}
+}

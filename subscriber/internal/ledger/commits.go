@@ -28,6 +28,9 @@ func (m Commits) Take(t *Todo) {
 	t.Restores = append(t.Restores, c.todo.restores...)
 	t.Acks = append(t.Acks, c.todo.acks...)
 	t.Counts = append(t.Counts, c.todo.counts...)
+	for _, e := range c.todo.restores {
+		e.owner.restoring = false
+	}
 	c.todo.restores, c.todo.acks, c.todo.counts, c.todo.urgent = nil, nil, nil, false
 }
 
@@ -60,8 +63,8 @@ func (m Commits) TakeDeadLetters() []DeadLetter {
 	return list
 }
 
-// Settled forgets entries that the server has settled.
-func (m Commits) Settled(list ...*Entry) {
+// Done forgets entries of which there is nothing left to report.
+func (m Commits) Done(list ...*Entry) {
 	m.c.mu.Lock()
 	defer m.c.mu.Unlock()
 	for _, e := range list {
@@ -150,7 +153,7 @@ func (m Commits) countWritten(e *Entry, isGone bool) (lost []string) {
 	}
 	if e.counts.overdue && e.stage == waiting {
 		e.counts.overdue = false
-		c.ready(e)
+		c.readyLowest(e)
 	}
 	return lost
 }
@@ -164,48 +167,44 @@ type Orphan struct {
 	Deadline int64
 }
 
-// Orphans leaves out what was acknowledged since it was queued.
+// Orphans makes orphans of entries, but for those that were acknowledged meanwhile.
 func (m Commits) Orphans(list ...*Entry) []Orphan {
 	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	orphans := make([]Orphan, 0, len(list))
 	for _, e := range list {
-		e.owner.restoring = false
-		if e.stage != done && (e.stage != settling || e.attempt.reason != "") {
+		if !e.isHandled() {
 			orphans = append(orphans, Orphan{e, e.name, e.counts.server, c.clock.at(e.owner.until)})
 		}
 	}
 	return orphans
 }
 
-// What the server finds when it makes an entry pending again.
-const (
-	held   = "held"   // pending for us, now or already
-	unread = "unread" // the group will read it again
-	gone   = "gone"   // not in the stream any more
-)
+// Restoration is what the server found when it made entries pending again: those that are
+// another consumer's, that the group will read again, and that are no longer in the stream.
+// The others are pending for us.
+type Restoration struct{ Others, Unread, Deleted map[string]bool }
 
-// Restored takes in what the server found when it made entries pending again, by a command
-// that was sent at the time given: "held", "unread", "gone", or else that it is another's.
-func (m Commits) Restored(list []Orphan, found []string, sent Instant) (ended []Ended, lost []string) {
+// Restored takes in what came of a command that was sent at the time given.
+func (m Commits) Restored(list []Orphan, r Restoration, sent Instant) (ended []Ended, lost []string) {
 	c := m.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var toRead []*Entry
-	for i, o := range list {
+	for _, o := range list {
 		e := o.Entry
 		switch {
 		case e.stage == done:
-		case found[i] == held:
-			e.own(c.leaseFrom(sent), c.now())
+		case !r.Others[o.Name] && !r.Unread[o.Name] && !r.Deleted[o.Name]:
+			e.confirm(c.leaseFrom(sent), c.now())
 		case e.owner.seen > sent: // it came by another way meanwhile
-		case found[i] == unread:
+		case r.Unread[o.Name]:
 			toRead = append(toRead, e)
-		case found[i] == gone:
+		case r.Deleted[o.Name]:
 			lost = append(lost, c.vanished(e)...)
 		default:
-			ended = append(ended, c.taken(e)...)
+			ended = append(ended, c.takenAway(e)...)
 		}
 	}
 	c.forget(toRead)

@@ -46,11 +46,11 @@ func (c *core) leaseFrom(sent Instant) Instant {
 	return sent + Instant(c.lease)
 }
 
-// ready puts an entry into the queue that it belongs to, or under an order the lowest of its
+// readyLowest puts an entry into the queue that it belongs to, or under an order the lowest of its
 // key, where that came later.
-func (c *core) ready(e *Entry) {
+func (c *core) readyLowest(e *Entry) {
 	if e.lane != nil {
-		e = e.lane.lowest()
+		e = e.lane.promoteLowest()
 	}
 	e.stage = ready
 	c.queues.ready++
@@ -120,7 +120,7 @@ func (c *core) forget(list []*Entry) (dropped []string) {
 	}
 	if len(dropped) > 0 {
 		for _, next := range c.lanes.prune() {
-			c.ready(next)
+			c.readyLowest(next)
 		}
 	}
 	return dropped
@@ -144,7 +144,7 @@ func (c *core) unload(e *Entry) {
 
 // deadLetter queues an entry for the dead letters.
 func (c *core) deadLetter(e *Entry, reason string) {
-	e.stage, e.attempt.reason = settling, reason
+	e.stage, e.attempt.reason = committing, reason
 	c.rejoin(e)
 	c.unload(e)
 	c.todo.deadLetters = append(c.todo.deadLetters, e)
@@ -155,17 +155,17 @@ func (c *core) deadLetter(e *Entry, reason string) {
 // pass lets the next entry of the lane go out, after e.
 func (c *core) pass(e *Entry) {
 	if next := c.lanes.pass(e); next != nil {
-		c.ready(next)
+		c.readyLowest(next)
 	}
 }
 
-// taken ends an entry that another consumer has.
-func (c *core) taken(e *Entry) []Ended {
+// takenAway ends an entry that another consumer has.
+func (c *core) takenAway(e *Entry) []Ended {
 	c.yield()
 	switch e.stage {
-	case settling:
+	case committing:
 		return nil // the answer to its acknowledgement will tell
-	case delivered:
+	case picked:
 		e.owner.state = anothers
 		wasEnded := e.attempt.ended
 		e.end(ErrOwnershipLost)
@@ -183,7 +183,7 @@ func (c *core) taken(e *Entry) []Ended {
 // is handled all the same; else it returns the ID.
 func (c *core) vanished(e *Entry) (lost []string) {
 	e.markDeleted()
-	if e.msg == nil && e.stage != delivered && e.stage != settling {
+	if e.msg == nil && e.stage != picked && e.stage != committing {
 		c.done(e)
 		lost = []string{e.name}
 	}

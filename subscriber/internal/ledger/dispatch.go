@@ -44,7 +44,7 @@ func (d Dispatch) Next(worker int) (p Picked, until Instant) {
 		}
 		c.deadLetter(e, ReasonMaxDeliveries)
 	}
-	e.stage, e.attempt = delivered, attempt{worker: worker, at: now}
+	e.stage, e.attempt = picked, attempt{worker: worker, at: now}
 	if e.suspicion.isSuspect() {
 		c.suspects.out++
 		if c.suspects.mustBeAlone(e, c.set.MaxDeliveries) {
@@ -58,8 +58,7 @@ func (d Dispatch) Next(worker int) (p Picked, until Instant) {
 	if c.queues.ready == c.set.ReadAhead {
 		Notify(c.signals.Room)
 	}
-	isFresh := !e.counts.redelivered && e.counts.server == 1 && !e.suspicion.isSuspect()
-	isPrepared := e.msg != nil && (isFresh || e.counts.server == e.outCount() && now < e.owner.until)
+	isPrepared := e.msg != nil && (e.isFresh() || e.counts.server == e.outCount() && now < e.owner.until)
 	return Picked{Entry: e, Msg: e.msg, Prepare: !isPrepared}, until
 }
 
@@ -72,7 +71,7 @@ func (d Dispatch) takeDue(now Instant) (next Instant) {
 			return due
 		}
 		if e.counts.overdue = e.counts.writing; !e.counts.overdue {
-			c.ready(e)
+			c.readyLowest(e)
 		}
 	}
 }
@@ -82,16 +81,16 @@ func (d Dispatch) pick(now, until Instant) (*Entry, Instant) {
 	c := d.c
 	q := &c.queues
 	if now >= q.notBefore {
-		if e := d.head(&q.suspects); e != nil && c.suspects.mayGo(e, c.set.MaxDeliveries) {
+		if e := d.findNext(&q.suspects); e != nil && c.suspects.mayGo(e, c.set.MaxDeliveries) {
 			q.suspects.pop()
 			return e, until
 		}
-		if e := d.head(&q.recovered); e != nil {
+		if e := d.findNext(&q.recovered); e != nil {
 			q.recovered.pop()
 			return e, until
 		}
 		// Messages that fail again and again must not starve those that never had a try.
-		if e := d.head(&q.redelivered); e != nil && (!q.again || d.freshFor(now) == nil) {
+		if e := d.findNext(&q.redelivered); e != nil && (!q.again || d.findFresh(now) == nil) {
 			q.redelivered.pop()
 			q.again = true
 			return e, until
@@ -99,7 +98,7 @@ func (d Dispatch) pick(now, until Instant) (*Entry, Instant) {
 	} else {
 		until = min(until, q.notBefore)
 	}
-	e := d.freshFor(now)
+	e := d.findFresh(now)
 	if e != nil {
 		q.fresh.pop()
 		q.again = false
@@ -107,10 +106,10 @@ func (d Dispatch) pick(now, until Instant) (*Entry, Instant) {
 	return e, until
 }
 
-// head is the first entry of a queue, nil while the server has to say first whose it is.
-func (d Dispatch) head(q *queue) *Entry {
+// findNext finds the first entry of a queue that may go; nil while the server has to say first whose it is.
+func (d Dispatch) findNext(q *queue) *Entry {
 	c := d.c
-	e := q.peek(c.role.isBelowOthers)
+	e := q.bringToFront(c.role.isBelowOthers)
 	if e != nil && e.owner.state == unverified {
 		Notify(c.signals.Verify)
 		return nil
@@ -118,10 +117,10 @@ func (d Dispatch) head(q *queue) *Entry {
 	return e
 }
 
-// freshFor is the next entry that was read ahead, nil if there is none or it is stale.
-func (d Dispatch) freshFor(now Instant) *Entry {
+// findFresh finds the next entry that was read ahead, nil if there is none or it is stale.
+func (d Dispatch) findFresh(now Instant) *Entry {
 	c := d.c
-	e := d.head(&c.queues.fresh)
+	e := d.findNext(&c.queues.fresh)
 	if e != nil && now >= e.owner.until {
 		// Maybe another consumer's by now: no hand-out starts before the server has
 		// said that it is ours.
@@ -150,7 +149,7 @@ func (d Dispatch) Prepared(e *Entry, msg *message.Message, size int, delay Delay
 	c.bytes += size
 	e.counts.server = e.outCount()
 	if e.owner.state != deleted {
-		e.own(c.leaseFrom(sent), c.now())
+		e.confirm(c.leaseFrom(sent), c.now())
 	}
 }
 
@@ -199,8 +198,8 @@ func (d Dispatch) withdraw(e *Entry) (isLost bool) {
 	case e.owner.state == deleted && (e.msg == nil || c.stopping || c.entries[e.id] != e):
 		c.done(e)
 		return true
-	case e.lane != nil && e.lane.lowest() != e:
-		c.ready(e.lane.current)
+	case e.lane != nil && e.lane.promoteLowest() != e:
+		c.readyLowest(e.lane.current)
 	default:
 		e.stage = ready
 		c.queues.ready++
@@ -279,8 +278,11 @@ func (d Dispatch) EndAll() (ended int) {
 	d.c.mu.Lock()
 	defer d.c.mu.Unlock()
 	for _, e := range d.c.out.byWorker {
-		if e != nil && !e.attempt.ended {
-			e.end(ErrClosing)
+		if e == nil || e.attempt.ended {
+			continue
+		}
+		e.end(ErrClosing)
+		if e.attempt.cancel != nil { // else it is being prepared
 			ended++
 		}
 	}

@@ -26,18 +26,18 @@ var (
 
 // stage is where an entry is on its way.
 //
-//	read, taken over ─► ready ─► delivered ─► settling ─► done
+//	read, taken over ─► ready ─► picked ─► committing ─► done
 //	                      ▲          │
 //	                      └ waiting ◄┘ not acknowledged
 type stage uint8
 
 const (
-	ready     stage = iota // may go out when its turn comes
-	parked                 // behind another entry of its key
-	delivered              // picked: being prepared, offered, or with a handler
-	waiting                // to be redelivered
-	settling               // the server has yet to confirm its acknowledgement or dead letter
-	done                   // no longer held
+	ready      stage = iota // may go out when its turn comes
+	parked                  // behind another entry of its key
+	picked                  // being prepared, offered, or with a handler
+	waiting                 // to be redelivered
+	committing              // the server has yet to confirm its acknowledgement or dead letter
+	done                    // no longer held
 )
 
 // Entry is one stream entry that a subscription holds. The ledger's lock guards it. It
@@ -71,7 +71,7 @@ type ownership struct {
 	seen      Instant // when the server's last word came that it is ours
 	given     bool    // it may have been given away: the reply was lost
 	acked     bool    // an acknowledgement was sent whose reply was lost
-	restoring bool    // the committer is to make it pending again
+	restoring bool    // it is in todo.restores
 }
 
 type ownerState uint8
@@ -158,7 +158,7 @@ func (e *Entry) Info() delivery.Info {
 func (e *Entry) Delay(d time.Duration) {
 	e.core.mu.Lock()
 	defer e.core.mu.Unlock()
-	if e.stage == delivered {
+	if e.stage == picked {
 		e.attempt.delayed, e.attempt.delay, e.attempt.failed = true, max(d, 0), e.attempt.failure != nil
 	}
 }
@@ -167,7 +167,7 @@ func (e *Entry) Delay(d time.Duration) {
 func (e *Entry) Reject(reason string, err error) {
 	e.core.mu.Lock()
 	defer e.core.mu.Unlock()
-	if e.stage != delivered {
+	if e.stage != picked {
 		return
 	}
 	if reason == "" {
@@ -180,7 +180,7 @@ func (e *Entry) Reject(reason string, err error) {
 func (e *Entry) Failed(err error) {
 	e.core.mu.Lock()
 	defer e.core.mu.Unlock()
-	if e.stage == delivered {
+	if e.stage == picked {
 		e.attempt.failure = err
 	}
 }
@@ -196,9 +196,9 @@ func (e *Entry) end(cause error) {
 	}
 }
 
-// own notes that the server has the entry pending for us. What is known to be another's
+// confirm notes that the server has the entry pending for us. What is known to be another's
 // stays so: only a read brings it back.
-func (e *Entry) own(until, now Instant) {
+func (e *Entry) confirm(until, now Instant) {
 	switch e.owner.state {
 	case deleted:
 		return // and nobody can take it
@@ -223,10 +223,17 @@ func (e *Entry) markDeleted() {
 	e.owner.until = Forever
 }
 
+// isHandled tells that the entry is not handed out again, and becomes no dead letter.
+func (e *Entry) isHandled() bool {
+	return e.stage == done || e.stage == committing && e.attempt.reason == ""
+}
+
 // isLost tells that the entry is gone from the stream, and not handled.
-func (e *Entry) isLost() bool {
-	isHandled := e.stage == done || e.stage == settling && e.attempt.reason == ""
-	return e.owner.state == deleted && !isHandled
+func (e *Entry) isLost() bool { return e.owner.state == deleted && !e.isHandled() }
+
+// isFresh tells that it was read as new, and goes out for the first time.
+func (e *Entry) isFresh() bool {
+	return !e.counts.redelivered && e.counts.server == 1 && !e.suspicion.isSuspect()
 }
 
 // nextCount is the delivery count that the server should have.

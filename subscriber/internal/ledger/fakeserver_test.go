@@ -147,7 +147,7 @@ func (s *fakeServer) takeOne(by string, id uint64, back, dead *[]foundEntry) {
 	}
 }
 
-// activation is the answer of standby.lua.
+// activation is the answer of activate.lua.
 type activation struct {
 	back, dead []foundEntry
 	others     uint64
@@ -298,25 +298,24 @@ func (s *fakeServer) deadLetter(id uint64) string {
 }
 
 // restore is restore.lua.
-func (s *fakeServer) restore(list []Orphan) (found []string) {
+func (s *fakeServer) restore(list []Orphan) Restoration {
+	found := Restoration{make(map[string]bool), make(map[string]bool), make(map[string]bool)}
 	for _, o := range list {
 		id := o.Entry.id.MS
 		p := s.pending[id]
-		answer := held
 		switch {
 		case p != nil && p.owner != me:
-			answer = "taken"
+			found.Others[o.Name] = true
 		case p != nil:
 		case !s.stream[id]:
-			answer = gone
+			found.Deleted[o.Name] = true
 		case id > s.delivered:
-			answer = unread
+			found.Unread[o.Name] = true
 		case s.ms() >= o.Deadline:
-			answer = "taken"
+			found.Others[o.Name] = true
 		default:
 			s.pending[id] = &pendingEntry{owner: me, count: o.Count, since: s.now()}
 		}
-		found = append(found, answer)
 	}
 	return found
 }

@@ -29,14 +29,14 @@ func (h Handback) release(e *Entry) Release {
 	return r
 }
 
-// Unhandled lists what no handler has.
-func (h Handback) Unhandled() []Release {
+// Unpicked lists what no handler has.
+func (h Handback) Unpicked() []Release {
 	c := h.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []Release
 	for _, e := range c.entries {
-		if e.stage != delivered && e.stage != settling && e.owner.state != deleted {
+		if e.stage != picked && e.stage != committing && e.owner.state != deleted {
 			list = append(list, h.release(e))
 		}
 	}
@@ -59,7 +59,7 @@ func (h Handback) Remains() (back, stay []Release, gone []string) {
 		case e.isLost():
 			gone = append(gone, e.name)
 		case e.owner.state == anothers || e.owner.state == deleted:
-		case e.stage == delivered:
+		case e.stage == picked:
 			// Nobody may start on it at once: the handler did not listen to its context.
 			stay = append(stay, Release{Entry: e, Name: e.name, Count: e.counts.deliveries})
 		default:

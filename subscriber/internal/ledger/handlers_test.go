@@ -306,7 +306,7 @@ func (w *world) checkReleases(list []Release) {
 		switch {
 		case tr == nil:
 			w.t.Fatalf("%s is handed back, and not held", r.Name)
-		case r.Count != tr.counted+1 && r.Entry.stage != settling:
+		case r.Count != tr.counted+1 && r.Entry.stage != committing:
 			w.t.Fatalf("%s is handed back with count %d after %d deliveries", r.Name, r.Count, tr.counted)
 		case r.Entry.stage == waiting && w.l.Now() < r.Entry.due && r.Idle > max(testMinIdle-time.Duration(r.Entry.due-w.l.Now()), 0):
 			w.t.Fatalf("%s is handed back with idle time %v and has to wait", r.Name, r.Idle)
@@ -314,9 +314,9 @@ func (w *world) checkReleases(list []Release) {
 	}
 }
 
-// giveUnhandled hands back what no handler has, of a consumer that stands by.
-func (w *world) giveUnhandled() {
-	list := sorted(w.l.Handback.Unhandled())
+// giveUnpicked hands back what no handler has, of a consumer that stands by.
+func (w *world) giveUnpicked() {
+	list := sorted(w.l.Handback.Unpicked())
 	for _, r := range list {
 		if !isWithNobody(r.Entry.stage) {
 			w.t.Fatalf("%s is handed back, and somebody works on it", r.Name)
@@ -424,7 +424,7 @@ func (w *world) checkRemains(back, stay []Release, gone []string) {
 		case tr.deleted && !tr.acked:
 			want = append(want, "gone "+e.name)
 		case tr.deleted || tr.others:
-		case e.stage == delivered:
+		case e.stage == picked:
 			want = append(want, "stay "+e.name)
 		default:
 			want = append(want, "back "+e.name)

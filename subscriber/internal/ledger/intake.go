@@ -63,12 +63,12 @@ func (in Intake) Add(list []Arrival, sent Instant) {
 			if held.owner.state == anothers {
 				held.owner.state = owned
 			}
-			held.own(until, c.now())
+			held.confirm(until, c.now())
 			held.counts.server = min(held.counts.server, a.Count) // less where the group was made again
 			continue
 		}
 		e := in.newEntry(a)
-		e.own(until, c.now())
+		e.confirm(until, c.now())
 		c.entries[e.id] = e
 		if a.Reason != "" {
 			c.deadLetter(e, a.Reason)
@@ -87,11 +87,11 @@ func (in Intake) Add(list []Arrival, sent Instant) {
 func (in Intake) noteRead(first streamid.ID, last Arrival) {
 	c := in.c
 	p := &c.progress
-	if !c.set.FanOut && p.known && !first.After(p.settled) {
+	if !c.set.FanOut && p.known && !first.After(p.position) {
 		c.unverify() // the group was made again, or set back: what is held may be another's
 		p.drops++
 	}
-	p.settled, p.known = last.ID, true
+	p.position, p.known = last.ID, true
 	p.lastRead, p.lastPrint = last.ID, last.Print
 }
 
@@ -99,10 +99,10 @@ func (in Intake) noteRead(first streamid.ID, last Arrival) {
 func (in Intake) admit(e *Entry, a *Arrival) {
 	c := in.c
 	if !a.HasKey || c.lanes.admit(e, a.Key) {
-		c.ready(e)
+		c.readyLowest(e)
 	} else if first := e.lane.current; first.stage == ready && first.id.After(e.id) {
 		c.queues.ready--
-		c.ready(first)
+		c.readyLowest(first)
 	}
 }
 

@@ -36,10 +36,10 @@ func (l *lane) park(e *Entry) {
 	l.parked = slices.Insert(l.parked, at, e)
 }
 
-// lowest makes the lowest entry the current one, and returns it: what is found again after a
+// promoteLowest makes the lowest entry the current one, and returns it: what is found again after a
 // lost reply, for example, comes behind entries that were read later. The one that was
 // current may not be out.
-func (l *lane) lowest() *Entry {
+func (l *lane) promoteLowest() *Entry {
 	if was := l.current; len(l.parked) > 0 && was.id.After(l.parked[0].id) {
 		l.current = l.parked[0]
 		l.parked = l.parked[1:]

@@ -170,7 +170,7 @@ func (o Outcomes) acked(e *Entry) {
 		c.done(e)
 		return
 	}
-	e.stage = settling
+	e.stage = committing
 	if e.lane != nil {
 		c.pass(e)
 		Notify(c.signals.Wake)

@@ -11,7 +11,7 @@ type Ownership struct{ c *core }
 // Ended is an entry that is not ours any more.
 type Ended struct {
 	Name     string
-	InFlight bool // a handler had the message; its context has ended
+	InFlight bool // it was picked, and maybe with a handler; its context has ended
 	Refused  bool // its acknowledgement was refused
 }
 
@@ -55,13 +55,13 @@ func (o Ownership) Renewed(list []*Entry, sent Instant, v Verdict) (ended []Ende
 		switch {
 		case e.stage == done:
 		case !isOthers && !isNobodys && !isDeleted:
-			e.own(until, c.now())
+			e.confirm(until, c.now())
 		case e.owner.seen > sent:
 			// What was read since then, or made pending again, is ours by now.
 		case isNobodys && !e.owner.given:
 			o.orphaned(e)
 		case isNobodys, isOthers:
-			ended = append(ended, c.taken(e)...)
+			ended = append(ended, c.takenAway(e)...)
 		case isDeleted:
 			missing = append(missing, c.vanished(e)...)
 		}
@@ -76,7 +76,7 @@ func (o Ownership) orphaned(e *Entry) {
 	c := o.c
 	e.unverify()
 	Notify(c.signals.Recall)
-	if e.stage != settling && !e.owner.restoring {
+	if e.stage != committing && !e.owner.restoring {
 		e.owner.restoring = true
 		c.todo.restores = append(c.todo.restores, e)
 		Notify(c.signals.Commit)

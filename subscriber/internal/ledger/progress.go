@@ -10,39 +10,39 @@ import (
 // Progress is the face of a ledger for whoever makes a group again.
 type Progress struct{ c *core }
 
-// progress is how far the group has come. What is not behind settled was delivered to the
-// group, and is settled but for what the ledger holds. Nothing is known before the first
+// progress is how far the group has come. What is at or below the position was delivered to
+// the group, and is handled but for what the ledger holds. Nothing is known before the first
 // answer of the server; then 0-0 is a place like any other.
 type progress struct {
-	settled streamid.ID
-	known   bool
-	drops   int // how many times it was lowered
+	position streamid.ID
+	known    bool
+	drops    int // how many times it was lowered
 
-	othersFrom streamid.ID // behind it nothing was pending when others had something, else zero
+	othersFrom streamid.ID // at or below it nothing was pending when others had something, else zero
 	lastRead   streamid.ID
 	lastPrint  uint64 // fingerprint of the entry lastRead
 }
 
-// lower notes that what is behind id will be read again, as far as it is known here.
+// lower notes that what is above id will be read again, as far as it is known here.
 func (p *progress) lower(id streamid.ID) {
-	if p.known && p.settled.After(id) {
-		p.settled = id
+	if p.known && p.position.After(id) {
+		p.position = id
 		p.drops++
 	}
 }
 
 // Question is what was known when the server was asked.
 type Question struct {
-	settled streamid.ID
-	known   bool
-	drops   int
+	position streamid.ID
+	known    bool
+	drops    int
 }
 
 // Ask is called before the server is asked how far the group is.
 func (p Progress) Ask() Question {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	return Question{p.c.progress.settled, p.c.progress.known, p.c.progress.drops}
+	return Question{p.c.progress.position, p.c.progress.known, p.c.progress.drops}
 }
 
 // Note takes in the last ID that was delivered to the group, and the lowest that is pending
@@ -51,9 +51,9 @@ func (p Progress) Note(asked Question, last, lowest streamid.ID, others bool) {
 	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	settled := last
+	position := last
 	if !lowest.IsZero() && !lowest.After(last) {
-		settled = lowest.Before()
+		position = lowest.Before()
 	}
 	c.progress.othersFrom = streamid.ID{}
 	if others {
@@ -62,34 +62,34 @@ func (p Progress) Note(asked Question, last, lowest streamid.ID, others bool) {
 	switch {
 	case c.progress.drops != asked.drops:
 		// The answer may be about the group that was destroyed meanwhile.
-	case !asked.known, settled.After(c.progress.settled):
-		c.progress.settled, c.progress.known = settled, true
-	case asked.settled.After(last): // it was set back, or made again
-		c.progress.lower(settled)
+	case !asked.known, position.After(c.progress.position):
+		c.progress.position, c.progress.known = position, true
+	case asked.position.After(last): // it was set back, or made again
+		c.progress.lower(position)
 	}
 }
 
-// Unsettled is what is known of the stream when its group is gone.
-type Unsettled struct {
+// Unhandled is what is known of the stream when its group is gone.
+type Unhandled struct {
 	Known   bool
-	From    streamid.ID // behind it nothing is settled
+	From    streamid.ID // at or below it everything is handled
 	Reached streamid.ID // up to here the stream is known to have had entries
 	Read    streamid.ID // the last entry that was read here
 	Print   uint64      // its fingerprint, 0 if none was
 }
 
-// FirstUnsettled finds where to read from. A dead letter is settled when it is written.
-func (p Progress) FirstUnsettled() Unsettled {
+// FirstUnhandled finds where to read from. A dead letter is handled when it is written.
+func (p Progress) FirstUnhandled() Unhandled {
 	c := p.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	at := &c.progress
-	u := Unsettled{Known: at.known, From: at.settled, Reached: at.settled, Read: at.lastRead, Print: at.lastPrint}
+	u := Unhandled{Known: at.known, From: at.position, Reached: at.position, Read: at.lastRead, Print: at.lastPrint}
 	if u.Read.After(u.Reached) {
 		u.Reached = u.Read
 	}
 	for id, e := range c.entries {
-		if (e.stage != settling || e.attempt.reason != "") && (!u.Known || !id.After(u.From)) {
+		if !e.isHandled() && (!u.Known || !id.After(u.From)) {
 			u.Known, u.From = true, id.Before()
 		}
 	}
@@ -112,7 +112,7 @@ func (p Progress) Reset(isNewStream bool) (dropped []string) {
 	}
 	for id, e := range c.entries {
 		e.markDeleted()
-		if e.stage == delivered { // else a dead letter, or an acknowledgement that is confirmed soon
+		if e.stage == picked { // else a dead letter, or an acknowledgement that is confirmed soon
 			delete(c.entries, id)
 		}
 	}
@@ -127,6 +127,6 @@ func (p Progress) Restart(from streamid.ID, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.progress.othersFrom = streamid.ID{} // what it was about will be read again
-	c.progress.settled, c.progress.known = from, known
+	c.progress.position, c.progress.known = from, known
 	c.progress.drops++
 }

@@ -17,7 +17,7 @@ type queues struct {
 
 func (q *queues) of(e *Entry) *queue {
 	switch {
-	case e.msg != nil && !e.counts.redelivered && e.counts.server == 1 && !e.suspicion.isSuspect():
+	case e.msg != nil && e.isFresh():
 		return &q.fresh
 	case e.suspicion.isSuspect():
 		return &q.suspects
@@ -56,9 +56,9 @@ func (q *queue) unpop(e *Entry) {
 	q.list[q.head] = e
 }
 
-// peek returns the first entry that is ready and may go, and puts it in front. It drops
+// bringToFront returns the first entry that is ready and may go, and puts it in front. It drops
 // those before it that are not ready any more.
-func (q *queue) peek(mayGo func(*Entry) bool) *Entry {
+func (q *queue) bringToFront(mayGo func(*Entry) bool) *Entry {
 	for i := q.head; i < len(q.list); i++ {
 		e := q.list[i]
 		switch {

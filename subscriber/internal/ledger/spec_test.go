@@ -98,8 +98,8 @@ func (w *world) isAnothers(tr *tracked, was stage) {
 		w.excuse(tr) // it was not renewed in time, or may have been given away
 	}
 	switch was {
-	case settling:
-	case delivered:
+	case committing:
+	case picked:
 		tr.others, tr.deleted = true, false
 		for _, h := range w.workers {
 			if h != nil && h.e == tr.e && h.offered && h.cause == nil {
@@ -117,7 +117,7 @@ func (w *world) isDeleted(tr *tracked, was stage, hadMessage bool) {
 		tr.deleted = true
 	}
 	tr.lease = Forever
-	if !hadMessage && was != delivered && was != settling {
+	if !hadMessage && was != picked && was != committing {
 		delete(w.held, tr.e)
 	}
 }
@@ -214,7 +214,7 @@ func (w *world) checkFirstOfKey(tr *tracked) {
 	}
 	for _, o := range w.held {
 		isBefore := o.gen == tr.gen && o.id < tr.id || o.gen < tr.gen
-		if o.inOrder && isBefore && w.key(o.id) == w.key(tr.id) && !o.acked && o.addedAt <= tr.firstAt && o.e.stage != settling {
+		if o.inOrder && isBefore && w.key(o.id) == w.key(tr.id) && !o.acked && o.addedAt <= tr.firstAt && o.e.stage != committing {
 			w.t.Fatalf("%s goes out before %s of its key", tr.e.name, o.e.name)
 		}
 	}

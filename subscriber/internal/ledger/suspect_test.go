@@ -62,7 +62,7 @@ func TestUncountedSuspectIsNotBesideAnother(t *testing.T) {
 func TestUncountedSuspectIsForgotten(t *testing.T) {
 	for name, leave := range map[string]func(*Ledger, *Entry){
 		"read again": func(l *Ledger, e *Entry) { l.core.forget([]*Entry{e}) },
-		"taken":      func(l *Ledger, e *Entry) { l.core.taken(e) },
+		"taken":      func(l *Ledger, e *Entry) { l.core.takenAway(e) },
 		"not there":  func(l *Ledger, e *Entry) { l.core.vanished(e) },
 		"no group": func(l *Ledger, _ *Entry) {
 			var todo Todo
