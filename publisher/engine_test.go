@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +15,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
+	"github.com/onceward/watermill-idempotent/internal/layout"
+	"github.com/onceward/watermill-idempotent/internal/server"
 )
 
 func topicsOf(t *testing.T, change func(*Config)) (*Publisher, *engine) {
@@ -53,6 +57,82 @@ func TestIdleTopicsAreForgotten(t *testing.T) {
 		if again := e.acquire("tenant 19999", now); again != first {
 			t.Error("two topics of one name")
 		}
+	}
+}
+
+// A topic that is forgotten says before how many keys the server forgot too early, as Close does.
+func TestIdleTopicSaysWhatWasEvicted(t *testing.T) {
+	streams := new(fullStream)
+	client := redis.NewClient(&redis.Options{Addr: "nowhere:1"})
+	client.AddHook(streams)
+	t.Cleanup(func() { _ = client.Close() })
+	var evicted []int64
+	p, e := topicsOf(t, func(c *Config) {
+		c.Client = client
+		c.Hooks = []Hooks{{OnWindow: func(ev WindowEvent) {
+			if ev.Kind == WindowOverflow && ev.Topic == "orders" {
+				evicted = append(evicted, ev.Evicted)
+			}
+		}}}
+	})
+	for n, added := range []int{10_000, 30_000, 30_500} { // of which the server tracks 10,000
+		streams.added = added
+		if err := p.Publish("orders", message.NewMessage("u", fmt.Appendf(nil, `{"id":%d}`, n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(evicted, []int64{10_000}) {
+		t.Errorf("reported %v, want the first at once", evicted)
+	}
+	e.acquire("another", time.Now().Add(2*idleTopic)).release()
+	if !slices.Equal(evicted, []int64{10_000, 500}) {
+		t.Errorf("reported %v, want the rest when the topic is forgotten", evicted)
+	}
+}
+
+// fullStream answers instead of a server that has added so many ids to a stream, and tracks as
+// many as it can.
+type fullStream struct{ added, entries int }
+
+func (*fullStream) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (f *fullStream) ProcessHook(redis.ProcessHook) redis.ProcessHook {
+	return func(_ context.Context, cmd redis.Cmder) error {
+		f.answer(cmd)
+		return cmd.Err()
+	}
+}
+
+func (f *fullStream) ProcessPipelineHook(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(_ context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			f.answer(cmd)
+		}
+		return nil
+	}
+}
+
+func (f *fullStream) answer(cmd redis.Cmder) {
+	switch cmd := cmd.(type) {
+	case *redis.TimeCmd:
+		cmd.SetVal(time.Now())
+	case *redis.MapStringStringCmd:
+		cmd.SetVal(map[string]string{"mode": "idmp", "shards": "1", "hash": strconv.Itoa(layout.HashVersion), "duration": "60"})
+	case server.StreamInfoCommand:
+		cmd.SetVal(fmt.Appendf(nil, "*10\r\n+last-generated-id\r\n+%d-0\r\n+idmp-duration\r\n:60\r\n+idmp-maxsize\r\n:%d\r\n+iids-tracked\r\n:10000\r\n+iids-added\r\n:%d\r\n",
+			1000+f.entries, layout.MaxShardEntries, f.added))
+	case *redis.StringCmd:
+		if cmd.Name() == "info" {
+			cmd.SetErr(server.ReplyError("NOPERM no"))
+			return
+		}
+		f.entries++
+		cmd.SetVal(fmt.Sprint(1000+f.entries, "-0"))
+	case server.Command:
+		if cmd.Name() == "xadd" { // which asks whether the server knows IDMP
+			cmd.SetErr(redis.Nil)
+			return
+		}
+		cmd.SetVal("OK")
 	}
 }
 

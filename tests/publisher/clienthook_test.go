@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -111,4 +112,77 @@ func TestClientHookSwallowsTheReply(t *testing.T) {
 		mustPublish(t, p, topic, payments(0, 3)...)
 		wantEntries(t, s.Client(), topic, 3)
 	})
+}
+
+// swallowHook swallows the nth command of a name, alone or with the transaction that it is in.
+type swallowHook struct {
+	name string
+	left atomic.Int32
+}
+
+func (h *swallowHook) swallows(cmds ...redis.Cmder) bool {
+	return slices.ContainsFunc(cmds, func(cmd redis.Cmder) bool { return cmd.Name() == h.name }) && h.left.Add(-1) == 0
+}
+
+func (*swallowHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *swallowHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if h.swallows(cmd) {
+			return nil
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h *swallowHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if h.swallows(cmds...) {
+			return nil
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A hook that swallows a command of the set-up hides no layout, which then would be written over,
+// nor that none was written: under another layout retries would not be recognised.
+func TestClientHookSwallowsTheSetUp(t *testing.T) {
+	s := testserver.Shared(t, testserver.Redis86)
+	for name, most := range map[string]int{"hgetall": 2, "hset": 1, "xinfo": 2} {
+		for n := 1; n <= most; n++ {
+			t.Run(fmt.Sprint(name, n), func(t *testing.T) {
+				laidOut, plainly := testserver.Topic(t), testserver.Topic(t)
+				mustPublish(t, newPublisher(t, s.Client(), window(time.Hour, 10_000)), laidOut, payment(0))
+				want := layoutOf(t, s, laidOut)
+				if err := s.Client().Del(t.Context(), laidOut).Err(); err != nil { // so that it is set up again
+					t.Fatal(err)
+				}
+				plain(t, s.Client(), plainly, payment(0)) // and this one has no layout yet
+				for topic, want := range map[string]map[string]string{laidOut: want, plainly: {"mode": "idmp"}} {
+					client, hook := s.Client(), &swallowHook{name: name}
+					client.AddHook(hook)
+					hook.left.Store(int32(n))
+					mustPublish(t, newPublisher(t, client), topic, payments(1, 3)...)
+					if left := hook.left.Load(); left > 0 {
+						t.Fatalf("nothing was swallowed, %d left", left)
+					}
+					got := layoutOf(t, s, topic)
+					for field, value := range want {
+						if got[field] != value {
+							t.Errorf("layout %v, want %v", got, want)
+						}
+					}
+				}
+			})
+		}
+	}
+}
+
+func layoutOf(t *testing.T, s *testserver.Server, topic string) map[string]string {
+	t.Helper()
+	record, err := s.Client().HGetAll(t.Context(), rediskey.LayoutKey(topic)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(record, "generation")
+	return record
 }

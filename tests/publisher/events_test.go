@@ -1,6 +1,7 @@
 package publisher_test
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -63,6 +64,11 @@ func TestEveryOutcomeHasOneEvent(t *testing.T) {
 	expect("too large", p.Publish, topic, publisher.ErrTooLarge, payment(5), large())
 	conflict := with(1, `{"order_id":"1000","payment_id":"p1","amount":7}`)
 	expect("conflict", p.Publish, topic, publisher.ErrConflict, conflict, payment(7))
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	late := payment(8)
+	late.SetContext(ended)
+	expect("context ended", p.Publish, topic, publisher.ErrNotSent, late, payment(9))
 	link.Answer("OOM command not allowed", -1, "exec")
 	expect("refused", p.Publish, topic, publisher.ErrNotSent, payment(8), payment(9))
 	link.Heal()

@@ -58,6 +58,35 @@ func TestCheckWarnsOfTraps(t *testing.T) {
 			},
 			change: func(*publisher.Config) {},
 		},
+		"field that is left out of the fingerprint": {
+			prepare: func(t *testing.T, topic string) {
+				for n := range 3 {
+					plain(t, client, topic, with(1, `{"order_id":"1","payment_id":"p1","sent_at":%d}`, n))
+				}
+			},
+			change: func(c *publisher.Config) { c.Fingerprint = eventkey.JSONWithout("sent_at") },
+		},
+		"messages with keys of their own": {
+			prepare: func(t *testing.T, topic string) {
+				for n := range 6 {
+					msg := payment(n)
+					msg.Metadata.Set(eventkey.MetadataKey, fmt.Sprint("pay:", n))
+					plain(t, client, topic, msg)
+				}
+			},
+			change: byOrder,
+		},
+		"producer IDs of the messages": {
+			prepare: func(t *testing.T, topic string) {
+				p := newPublisher(t, client, producerOfMessage)
+				for n := range 12 {
+					msg := payment(n)
+					msg.Metadata.Set(eventkey.MetadataProducer, fmt.Sprint("tenant", n))
+					mustPublish(t, p, topic, msg)
+				}
+			},
+			change: producerOfMessage,
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			topic := testserver.Topic(t)

@@ -345,6 +345,34 @@ func TestLikelyMistakesAreNamed(t *testing.T) {
 	}
 }
 
+// Check tells what endangers the stream and the end of a subscription: a server that may evict
+// it, a client that waits for ever, a pool that is too small.
+func TestCheckWarnsOfServerAndClient(t *testing.T) {
+	t.Parallel()
+	s, topic := testserver.Start(t, testserver.Redis86, testserver.Set("maxmemory-policy", "allkeys-lru")), testserver.Topic(t)
+	for _, tt := range []struct {
+		change func(*redis.Options)
+		want   []string
+	}{
+		{func(*redis.Options) {}, []string{"maxmemory-policy is allkeys-lru: it may evict streams that are not read yet"}},
+		{func(o *redis.Options) { o.ReadTimeout, o.PoolSize = -1, 4 }, []string{"pool has 4 connections", "allkeys-lru", "no read time-out"}},
+	} {
+		sub := newSubscriber(t, s.Client(tt.change), func(c *subscriber.Config) { c.MaxDeliveries = 3 })
+		r, err := sub.Check(t.Context(), topic)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(r.Warnings) != len(tt.want) {
+			t.Errorf("%d warnings, want %d: %q", len(r.Warnings), len(tt.want), r.Warnings)
+		}
+		for _, want := range tt.want {
+			if !slices.ContainsFunc(r.Warnings, func(w string) bool { return strings.Contains(w, want) }) {
+				t.Errorf("no warning about %s: %q", want, r.Warnings)
+			}
+		}
+	}
+}
+
 // A message that fails without end is in the log at its 10th delivery, and at its 100th.
 func TestFailuresWithoutEndAreLogged(t *testing.T) {
 	t.Parallel()

@@ -251,27 +251,36 @@ func TestClose(t *testing.T) {
 			}
 			check(t, "queued", waiting()[0], Unknown, ErrNotSent, ErrClosed)
 		})
-		// The second batch of a call has a RetryFor of its own, which Close does not wait for.
-		inBubble(t, Config{RetryFor: retryFor}, func(t *testing.T, f *fake) {
-			f.answer = func(_ context.Context, n int, items []*Item) ([]Outcome, error) {
-				if n > 1 {
-					return nil, errRefused
+		// The second batch of a call has a RetryFor of its own, which Close does not wait for,
+		// whether it is refused or waits for a connection.
+		for _, second := range []struct {
+			answer func(context.Context) error
+			want   error
+		}{
+			{func(context.Context) error { return errRefused }, errRefused},
+			{func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }, errNoConnection},
+		} {
+			inBubble(t, Config{RetryFor: retryFor}, func(t *testing.T, f *fake) {
+				f.answer = func(ctx context.Context, n int, items []*Item) ([]Outcome, error) {
+					if n > 1 {
+						return nil, second.answer(ctx)
+					}
+					time.Sleep(retryFor * 3 / 4) //nolint:forbidigo // the bubble's time
+					return added(items), nil
 				}
-				time.Sleep(retryFor * 3 / 4) //nolint:forbidigo // the bubble's time
-				return added(items), nil
-			}
-			uuids := make([]string, batchMessages+1)
-			for i := range uuids {
-				uuids[i] = fmt.Sprint(i)
-			}
-			waiting := f.sending(t.Context(), uuids...)
-			if took, err := closing(f); err != nil || took != retryFor {
-				t.Errorf("%v after %v", err, took)
-			}
-			rs := waiting()
-			check(t, "first batch", rs[0], Added)
-			check(t, "second batch", rs[batchMessages], Unknown, ErrNotSent, ErrClosed, errRefused)
-		})
+				uuids := make([]string, batchMessages+1)
+				for i := range uuids {
+					uuids[i] = fmt.Sprint(i)
+				}
+				waiting := f.sending(t.Context(), uuids...)
+				if took, err := closing(f); err != nil || took != retryFor {
+					t.Errorf("%v after %v", err, took)
+				}
+				rs := waiting()
+				check(t, "first batch", rs[0], Added)
+				check(t, "second batch", rs[batchMessages], Unknown, ErrNotSent, ErrClosed, second.want)
+			})
+		}
 	})
 	t.Run("gives up", func(t *testing.T) {
 		inBubble(t, Config{RetryFor: retryFor}, func(t *testing.T, f *fake) {
