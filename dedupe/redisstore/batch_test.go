@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -439,6 +440,37 @@ func TestHookRefusesACommand(t *testing.T) {
 		if n := f.times("event"); n != 2 {
 			t.Errorf("sent %d times", n)
 		}
+	})
+}
+
+// answer is an error that the server has answered.
+type answer string
+
+func (a answer) Error() string { return string(a) }
+func (answer) RedisError()     {}
+
+// The right that is missing is named also where the last of the tries had no answer.
+func TestRefusalBeforeTheLastTry(t *testing.T) {
+	var release chan struct{}
+	var sent atomic.Int64
+	withStore(t, func(*fakeServer) func([]string) error {
+		release = make(chan struct{})
+		return func([]string) error {
+			switch sent.Add(1) {
+			case 1: // the claim
+			case 2:
+				return answer("NOPERM User app has no permissions to run the 'evalsha' command")
+			default:
+				<-release
+			}
+			return nil
+		}
+	}, func(t *testing.T, s *Store, _ *fakeServer) {
+		err := mustClaim(t, startClaim(t.Context(), s, "event")).claim.Commit(t.Context(), nil)
+		if err == nil || !strings.Contains(err.Error(), "+evalsha") || errors.Is(err, dedupe.ErrRefused) {
+			t.Errorf("commit: %v, want one that names the right, and that nobody knows", err)
+		}
+		close(release)
 	})
 }
 

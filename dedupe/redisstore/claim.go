@@ -175,7 +175,7 @@ func (c *claim) Commit(ctx context.Context, outputs [][]byte) error {
 	case err != nil && sent.unknown && !errors.Is(err, dedupe.ErrTooLarge):
 		// Whatever the last try got, an earlier one may have made the record: this is
 		// none of the errors after which nothing was recorded.
-		return fmt.Errorf("redisstore: commit %q: it is unknown whether the record was made: %v", c.name, err) //nolint:errorlint // as the comment says
+		return fmt.Errorf("%v: it is unknown whether the record was made", s.explain("commit", c.name, err)) //nolint:errorlint // as the comment says
 	case err != nil:
 		return s.explain("commit", c.name, err)
 	case !done:

@@ -161,9 +161,11 @@ func (s *Store) sendUnless(ctx context.Context, final func(error) bool, until ti
 	var pause *backoff.ExponentialBackOff
 	for try := s.together; ; try = s.once {
 		out.last = time.Now()
+		before := out.err
 		out.reply, out.pending = try(ctx, st)
 		if out.pending != nil {
 			out.unknown = true
+			out.err = errors.Join(out.err, before) // the server may have said why, a try ago
 			return out
 		}
 		if out.err == nil || errors.Is(out.err, redis.Nil) || ctx.Err() != nil || errors.Is(out.err, dedupe.ErrClosed) || final(out.err) {
