@@ -88,7 +88,7 @@ func produce(t *testing.T, client *redis.Client, idmp bool) {
 	}
 	pub, err := publisher.New(publisher.Config{
 		Client: client, ProducerID: "billing", Mode: mode, Key: eventkey.Template("{$.id}"),
-	}, observe.Logger{T: t})
+	}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func handle(t *testing.T, client *redis.Client) {
 	sub, err := subscriber.New(subscriber.Config{
 		Client: client, Group: "billing", MaxDeliveries: 2, RedeliverAfter: 5 * time.Millisecond, Block: 50 * time.Millisecond,
 		Hooks: []subscriber.Hooks{{OnDeadLetter: func(subscriber.DeadLetterEvent) { close(dead) }}},
-	}, observe.Logger{T: t})
+	}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func handle(t *testing.T, client *redis.Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	once, err := middleware.New(middleware.Config{Store: store, Retention: time.Hour}, observe.Logger{T: t})
+	once, err := middleware.New(middleware.Config{Store: store, Retention: time.Hour}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func handle(t *testing.T, client *redis.Client) {
 	}
 	namesNoRight(t, report.Warnings)
 
-	router, err := message.NewRouter(message.RouterConfig{}, observe.Logger{T: t})
+	router, err := message.NewRouter(message.RouterConfig{}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

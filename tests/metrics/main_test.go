@@ -50,7 +50,7 @@ func newService(t testing.TB, client redis.UniversalClient) service {
 	s.registry.MustRegister(m)
 	s.PubSub, err = idempotent.Open(t.Context(), m.Instrument(idempotent.Config{
 		Client: client, Service: "billing", Key: eventkey.Template("pay:{$.id}"), Retention: 24 * time.Hour, MaxDeliveries: 3,
-		Logger: observe.Logger{T: t},
+		Logger: observe.NewLogger(t),
 		Subscriber: subscriber.Config{
 			MinIdle: 8 * time.Second, Block: 50 * time.Millisecond,
 			RedeliverAfter: 5 * time.Millisecond, RedeliverMax: 50 * time.Millisecond,
@@ -81,7 +81,7 @@ func addStreams(t testing.TB, registry *prometheus.Registry, cfg metrics.Streams
 // route runs a Router until the test ends.
 func route(t testing.TB, add func(*message.Router)) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{}, observe.Logger{T: t})
+	router, err := message.NewRouter(message.RouterConfig{}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func newPlant(t *testing.T, f fault) *plant {
 	client := p.link.Client()
 	p.cfg = idempotent.Config{
 		Client: client, Service: "billing", Key: eventkey.Template("pay:{$.id}"), Retention: 24 * time.Hour, MaxDeliveries: 3,
-		Logger:    observe.Logger{T: t},
+		Logger:    observe.NewLogger(t),
 		Publisher: publisher.Config{RetryFor: 5 * time.Second}, // the machine may be busy
 		Subscriber: subscriber.Config{
 			MinIdle: 2 * time.Second, Block: 50 * time.Millisecond, RedeliverAfter: 5 * time.Millisecond, RedeliverMax: 50 * time.Millisecond,

@@ -35,7 +35,7 @@ const within = 20 * time.Second
 func config(t testing.TB, client redis.UniversalClient) idempotent.Config {
 	return idempotent.Config{
 		Client: client, Service: "billing", Key: eventkey.Template("pay:{$.id}"), Retention: 24 * time.Hour,
-		Logger: observe.Logger{T: t},
+		Logger: observe.NewLogger(t),
 		Subscriber: subscriber.Config{
 			MinIdle: 8 * time.Second, Block: 50 * time.Millisecond,
 			RedeliverAfter: 5 * time.Millisecond, RedeliverMax: 50 * time.Millisecond,
@@ -61,7 +61,7 @@ func open(t testing.TB, cfg idempotent.Config) *idempotent.PubSub {
 // route runs a Router until the test ends or the function returned is called.
 func route(t testing.TB, add func(*message.Router)) (closeRouter func()) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{}, observe.Logger{T: t})
+	router, err := message.NewRouter(message.RouterConfig{}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func wantError(t testing.TB, err error, words ...string) {
 
 // log collects what a user would see.
 type log struct {
-	observe.Logger
+	*observe.Logger
 	lines observe.Events[string]
 }
 

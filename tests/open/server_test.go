@@ -75,7 +75,7 @@ func TestServerComesUp(t *testing.T) {
 	s := testserver.Shared(t, testserver.Valkey91)
 	link := faultlink.New(t, s.Addr())
 	link.Refuse()
-	l := &log{Logger: observe.Logger{T: t}}
+	l := &log{Logger: observe.NewLogger(t)}
 	cfg := config(t, link.Client())
 	cfg.Logger = l
 	go func() {

@@ -365,7 +365,7 @@ func TestReplayForgetsTheRecord(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			once, err := middleware.New(middleware.Config{Store: store, Retention: time.Hour, Key: source}, observe.Logger{T: t})
+			once, err := middleware.New(middleware.Config{Store: store, Retention: time.Hour, Key: source}, observe.NewLogger(t))
 			if err != nil {
 				t.Fatal(err)
 			}

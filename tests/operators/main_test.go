@@ -44,7 +44,7 @@ func newPublisher(t testing.TB, client redis.UniversalClient, change ...func(*pu
 	for _, c := range change {
 		c(&cfg)
 	}
-	p, err := publisher.New(cfg, observe.Logger{T: t})
+	p, err := publisher.New(cfg, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func subscribe(t testing.TB, client redis.UniversalClient, topic, group string) 
 	s, err := subscriber.New(subscriber.Config{
 		Client: client, Group: group, Block: 20 * time.Millisecond, MinIdle: 8 * time.Second,
 		RedeliverAfter: time.Millisecond, RedeliverMax: 10 * time.Millisecond,
-	}, observe.Logger{T: t})
+	}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func newService(t testing.TB, client redis.UniversalClient, change func(*idempot
 	s.registry.MustRegister(m)
 	cfg := idempotent.Config{
 		Client: client, Service: "billing", Key: eventkey.Template("pay:{$.id}"), Retention: 24 * time.Hour, MaxDeliveries: 2,
-		Logger: observe.Logger{T: t},
+		Logger: observe.NewLogger(t),
 		Subscriber: subscriber.Config{
 			MinIdle: 8 * time.Second, Block: 50 * time.Millisecond,
 			RedeliverAfter: 5 * time.Millisecond, RedeliverMax: 50 * time.Millisecond,
@@ -83,7 +83,7 @@ func newService(t testing.TB, client redis.UniversalClient, change func(*idempot
 // route runs a Router with the tracing middleware until the test ends.
 func (s service) route(t testing.TB, add func(*message.Router)) {
 	t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{}, observe.Logger{T: t})
+	router, err := message.NewRouter(message.RouterConfig{}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -183,12 +183,12 @@ func TestCommandsCarryTheContextsValues(t *testing.T) {
 	}
 	wantSeen("xadd call", "xrange call")
 
-	guard, err := publisher.NewGuard(publisher.Config{Client: client, ProducerID: "payment-service", Key: payKey}, observe.Logger{T: t})
+	guard, err := publisher.NewGuard(publisher.Config{Client: client, ProducerID: "payment-service", Key: payKey}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = guard.Close() }()
-	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: guard.Client()}, observe.Logger{T: t})
+	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: guard.Client()}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func TestEveryOutcomeHasOneEvent(t *testing.T) {
 	seen = len(events.All())
 
 	guard, err := publisher.NewGuard(publisher.Config{Client: s.Client(), ProducerID: "payment-service", Key: payKey, MaxPayload: 10_000,
-		Hooks: []publisher.Hooks{{OnPublish: events.Add}}}, observe.Logger{T: t})
+		Hooks: []publisher.Hooks{{OnPublish: events.Add}}}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func replace(t *testing.T, client *redis.Client, key string) {
 
 func redisPublisher(t *testing.T, client redis.UniversalClient) message.Publisher {
 	t.Helper()
-	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, observe.Logger{T: t})
+	pub, err := redisstream.NewPublisher(redisstream.PublisherConfig{Client: client}, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func guarded(t testing.TB, client redis.UniversalClient, cfg redisstream.Publish
 	for _, c := range changes {
 		c(&config)
 	}
-	guard, err := publisher.NewGuard(config, observe.Logger{T: t})
+	guard, err := publisher.NewGuard(config, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func newPublisher(t testing.TB, client redis.UniversalClient, changes ...change)
 	for _, c := range changes {
 		c(&cfg)
 	}
-	p, err := publisher.New(cfg, observe.Logger{T: t})
+	p, err := publisher.New(cfg, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 type capturingLogger struct {
-	observe.Logger
+	*observe.Logger
 	lines *observe.Events[string]
 }
 
@@ -34,7 +34,7 @@ func (l capturingLogger) With(watermill.LogFields) watermill.LoggerAdapter { ret
 // callers there are; a reply that was lost is none.
 func TestOutageIsLoggedOnce(t *testing.T) {
 	link := faultlink.New(t, testserver.Shared(t, testserver.Redis86).Addr())
-	logger, topic := capturingLogger{observe.Logger{T: t}, &observe.Events[string]{}}, testserver.Topic(t)
+	logger, topic := capturingLogger{observe.NewLogger(t), &observe.Events[string]{}}, testserver.Topic(t)
 	p, err := publisher.New(publisher.Config{Client: link.Client(), ProducerID: "payment-service", Key: payKey}, logger)
 	if err != nil {
 		t.Fatal(err)

@@ -21,12 +21,12 @@ import (
 
 // countingLogger counts what a user would see at the usual level.
 type countingLogger struct {
-	observe.Logger
+	*observe.Logger
 	lines, errors *atomic.Int64
 }
 
 func newCountingLogger(t testing.TB) countingLogger {
-	return countingLogger{observe.Logger{T: t}, new(atomic.Int64), new(atomic.Int64)}
+	return countingLogger{observe.NewLogger(t), new(atomic.Int64), new(atomic.Int64)}
 }
 
 func (l countingLogger) Error(msg string, err error, f watermill.LogFields) {

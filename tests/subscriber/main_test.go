@@ -56,7 +56,7 @@ func newSubscriber(t testing.TB, client redis.UniversalClient, change ...func(*s
 	for _, c := range change {
 		c(&cfg)
 	}
-	s, err := subscriber.New(cfg, observe.Logger{T: t})
+	s, err := subscriber.New(cfg, observe.NewLogger(t))
 	if err != nil {
 		t.Fatal(err)
 	}

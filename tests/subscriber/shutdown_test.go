@@ -45,7 +45,7 @@ func TestShutdownWithWorkInHand(t *testing.T) {
 			inSecond := make(chan struct{})
 			var once sync.Once
 			run := func(ctx context.Context, slow bool) (*message.Router, chan error) {
-				router, err := message.NewRouter(message.RouterConfig{}, observe.Logger{T: t})
+				router, err := message.NewRouter(message.RouterConfig{}, observe.NewLogger(t))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -56,7 +56,7 @@ func TestShutdownWithWorkInHand(t *testing.T) {
 				router.AddMiddleware(poison)
 				cfg := quick(client)
 				cfg.CloseTimeout = 10 * time.Second
-				sub, err := subscriber.New(cfg, observe.Logger{T: t})
+				sub, err := subscriber.New(cfg, observe.NewLogger(t))
 				if err != nil {
 					t.Fatal(err)
 				}
