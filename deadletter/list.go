@@ -34,8 +34,8 @@ type Filter struct {
 	Newest bool
 }
 
-// validate reports what can't be meant.
-func (f Filter) validate() error {
+// Validate reports what can't be meant, before any server is asked. List, Replay and Drop do so, too.
+func (f Filter) Validate() error {
 	for _, id := range f.IDs {
 		if err := checkID(id); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (l *Letters) List(ctx context.Context, topic string, f Filter) iter.Seq2[Le
 // list is List, and counts the letters that it has looked at.
 func (l *Letters) list(ctx context.Context, topic string, f Filter, looked *int64) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
-		if err := f.validate(); err != nil {
+		if err := f.Validate(); err != nil {
 			yield(Letter{}, err)
 			return
 		}

@@ -80,7 +80,7 @@ type sender interface {
 func (r Replay) validate(topic string) error {
 	var f invalid.Faults
 	f.AddIf(topic == "", "the topic is empty")
-	if err := r.Filter.validate(); err != nil {
+	if err := r.Filter.Validate(); err != nil {
 		f = append(f, err)
 	}
 	_, ours := r.Publisher.(sender)
@@ -225,7 +225,7 @@ type Drop struct {
 func (l *Letters) Drop(ctx context.Context, topic string, d Drop) (Result, error) {
 	var f invalid.Faults
 	f.AddIf(topic == "", "the topic is empty")
-	if err := d.Filter.validate(); err != nil {
+	if err := d.Filter.Validate(); err != nil {
 		f = append(f, err)
 	}
 	if err := f.Err("deadletter: invalid drop"); err != nil {

@@ -16,6 +16,8 @@ import (
 const (
 	defaultScanEntries = 100_000
 	defaultPairs       = 100
+	// mostIDs is how many IDs of entries are kept that could not be compared.
+	mostIDs = 10
 	// progressEvery is after how many entries OnProgress is called.
 	progressEvery = 1000
 )
@@ -65,8 +67,12 @@ func (s Scan) resolve(topic string) (Scan, error) {
 type Duplicates struct {
 	Topic string
 	// Entries is how many were read, Keyless how many of them have no key, Undecodable how
-	// many are no message.
-	Entries, Keyless, Undecodable int64
+	// many are no message. Sourced is how many brought no key and got one of Scan.Key.
+	Entries, Keyless, Undecodable, Sourced int64
+	// KeylessIDs and UndecodableIDs are the newest ten of these.
+	KeylessIDs, UndecodableIDs []string
+	// KeyErr says why Scan.Key has no key for the newest one that is Keyless.
+	KeyErr error
 	// Keys is the number of different events.
 	Keys int64
 	// FromID and ToID are the oldest and the newest entry that was read. More means that the
@@ -84,8 +90,9 @@ type Duplicates struct {
 	Apart window.Distribution
 	// Window is what is in force now.
 	Window Window
-	// Findings are sentences: why there are duplicates, and what to do. The most frequent
-	// cause comes first.
+	// Findings are sentences: why there are duplicates, and what to do. If there are entries without
+	// a key, the first one is about them, since they hide duplicates; then the most frequent cause
+	// comes first.
 	Findings []string
 }
 

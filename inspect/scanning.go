@@ -45,11 +45,27 @@ type scanning struct {
 	events    map[digest]*seen
 	ages      window.Ages
 
-	read, keyless, undecodable, total int64
-	newest, oldest                    string
-	More                              bool
-	Pairs                             []Pair
-	ByCause                           map[Cause]int64
+	read, total    int64
+	newest, oldest string
+	keyless        odd
+	undecodable    odd
+	sourced        int64
+	keyErr         error
+	More           bool
+	Pairs          []Pair
+	ByCause        map[Cause]int64
+}
+
+// odd are entries that can't be compared like others.
+type odd struct {
+	n   int64
+	ids []string
+}
+
+func (o *odd) add(id string) {
+	if o.n++; len(o.ids) < mostIDs {
+		o.ids = append(o.ids, id)
+	}
 }
 
 func (s *scanning) add(e entries.Entry) {
@@ -64,13 +80,13 @@ func (s *scanning) add(e entries.Entry) {
 	}
 	msg, err := s.inspector.decode(s.topic.Topic, e.ID, e.Values)
 	if err != nil {
-		s.undecodable++
+		s.undecodable.add(e.ID)
 		return
 	}
 	key, ours := s.keyOf(msg)
 	name := "key:" + key
 	if key == "" {
-		if s.keyless++; msg.UUID == "" {
+		if s.keyless.add(e.ID); msg.UUID == "" {
 			return
 		}
 		name = "uuid:" + msg.UUID
@@ -113,8 +129,12 @@ func (s *scanning) keyOf(msg *message.Message) (key string, ours bool) {
 	}
 	key, err := identity.KeyOf(s.Key, s.topic.Topic, msg)
 	if err != nil {
+		if s.keyErr == nil {
+			s.keyErr = err
+		}
 		return "", false
 	}
+	s.sourced++
 	return key, false
 }
 
@@ -211,10 +231,11 @@ func attemptOf(md message.Metadata) string {
 // result is what was found so far.
 func (s *scanning) result() Duplicates {
 	d := Duplicates{
-		Topic: s.topic.Topic, Entries: s.read, Keyless: s.keyless, Undecodable: s.undecodable, Keys: int64(len(s.events)),
+		Topic: s.topic.Topic, Entries: s.read, Keyless: s.keyless.n, Undecodable: s.undecodable.n, Sourced: s.sourced,
+		KeylessIDs: s.keyless.ids, UndecodableIDs: s.undecodable.ids, KeyErr: s.keyErr, Keys: int64(len(s.events)),
 		FromID: s.oldest, ToID: s.newest, More: s.More, Pairs: s.Pairs, Total: s.total, ByCause: s.ByCause,
 		Apart: s.ages.Distribution(), Window: s.topic.Window,
 	}
-	d.Findings = findings(&d, s.topic)
+	d.Findings = findings(&d, s.topic, s.Key != nil)
 	return d
 }

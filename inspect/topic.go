@@ -14,6 +14,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/span"
 	"github.com/onceward/watermill-idempotent/internal/streamid"
 	"github.com/onceward/watermill-idempotent/publisher"
 )
@@ -222,8 +223,12 @@ func (l *looking) note() {
 	l.noteWindow()
 	for _, g := range l.Groups {
 		seen := slices.ContainsFunc(g.Consumers, func(c Consumer) bool { return c.Idle >= 0 && c.Idle < forgotten })
-		if !seen && (g.Pending > 0 || g.Lag != 0) {
-			l.say("Group %q has entries to read or to settle, and no consumer of it was seen in the last %v.", g.Name, forgotten)
+		switch {
+		case seen || g.Pending == 0 && g.Lag == 0:
+		case len(g.Consumers) == 0: // which says nothing of how long that has been so
+			l.say("Group %q has entries to read or to settle, and no consumer now: no subscription is running (one that ends takes its consumer along).", g.Name)
+		default:
+			l.say("Group %q has entries to read or to settle, and none of its %d consumers has asked for any in the last %s.", g.Name, len(g.Consumers), span.Text(forgotten))
 		}
 	}
 }
@@ -236,7 +241,7 @@ func (l *looking) noteWindow() {
 	}
 	if guarded && w.InServer {
 		if l.Layout.Duration != w.Duration || w.MaxIDs != layout.MaxShardEntries {
-			l.say("The window in force is %v and %d IDs for each producer ID; the layout record says %v and %d.", w.Duration, w.MaxIDs, l.Layout.Duration, layout.MaxShardEntries)
+			l.say("The window in force is %s and %d IDs for each producer ID; the layout record says %s and %d.", span.Text(w.Duration), w.MaxIDs, span.Text(l.Layout.Duration), layout.MaxShardEntries)
 		}
 		if w.ProducerIDs > int64(l.Layout.Shards) {
 			l.say("The server remembers IDs of %d producer IDs, and one logical producer has %d: others publish to the topic, or instances of one service "+

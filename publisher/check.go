@@ -16,6 +16,7 @@ import (
 	"github.com/onceward/watermill-idempotent/internal/preflight"
 	"github.com/onceward/watermill-idempotent/internal/rediskey"
 	"github.com/onceward/watermill-idempotent/internal/server"
+	"github.com/onceward/watermill-idempotent/internal/span"
 	"github.com/onceward/watermill-idempotent/publisher/internal/appender"
 	"github.com/onceward/watermill-idempotent/publisher/internal/batch"
 )
@@ -216,8 +217,8 @@ func (t *topicChecker) checkWindow(tr *TopicReport, chosen appender.Layout, stre
 		duration, maxSize = stream.IDMPDuration, stream.IDMPMaxSize
 	}
 	if chosen.Mode != appender.Latch && (duration != int64(wanted.Duration/time.Second) || maxSize != layout.MaxShardEntries) {
-		r.warn("Topic %q has a window of %d s and %d ids a producer, the configuration asks for %v; it stays, since changing "+
-			"it would forget %d keys.", t.name, duration, maxSize, wanted.Duration, stream.IIDsTracked)
+		r.warn("Topic %q has a window of %s and %d IDs for each producer ID, the configuration asks for %s and %d; it stays, since changing "+
+			"it would forget %d keys.", t.name, span.Text(time.Duration(duration)*time.Second), maxSize, span.Text(wanted.Duration), layout.MaxShardEntries, stream.IIDsTracked)
 	}
 	tr.Window = Window(layout.EffectiveWindow(chosen, duration, maxSize, layout.Window(wanted)))
 	if chosen.Mode == appender.Latch {

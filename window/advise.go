@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/onceward/watermill-idempotent/internal/layout"
+	"github.com/onceward/watermill-idempotent/internal/span"
 	"github.com/onceward/watermill-idempotent/publisher"
 )
 
@@ -53,8 +54,9 @@ type adviser struct {
 	// cut: the retries that were caught reach up to the end of the window, and nobody has
 	// looked for later ones.
 	cut bool
-	// needed is how long must be remembered, wanted the window for that.
+	// needed is how long must be remembered, and why; wanted is the window for that.
 	needed time.Duration
+	why    string
 	wanted publisher.Window
 	// short: not even the largest window remembers for so long at this rate.
 	short bool
@@ -103,13 +105,19 @@ func (a *adviser) measure() {
 // need says how long must be remembered, and the window for that.
 func (a *adviser) need() {
 	r := &a.Advice
-	a.needed = max(a.Outage+r.P99, r.Oldest+r.Oldest/4, leastDuration)
+	a.needs(leastDuration, "a deploy takes as long")
+	if r.Retries == 0 {
+		a.needs(a.Outage, "it covers an outage of %s", span.Text(a.Outage))
+	} else {
+		a.needs(a.Outage+r.P99, "it covers an outage of %s and the %s within which 99 of 100 retries come", span.Text(a.Outage), span.Text(r.P99))
+	}
+	a.needs(r.Oldest+r.Oldest/4, "the oldest retry came after %s, and a quarter is added for later ones", span.Text(r.Oldest))
 	if a.cut {
-		a.needed = max(a.needed, 2*r.Remembers)
+		a.needs(2*r.Remembers, "it is twice what the window remembers now, since nobody knows how late retries come")
 	}
 	// The default is for retries that nobody has seen yet. A few early ones are no reason to go below it.
 	if r.Retries == 0 || r.Retries < sampleRetries && a.Window.Duration > publisher.DefaultWindowDuration {
-		a.needed = max(a.needed, publisher.DefaultWindowDuration)
+		a.needs(publisher.DefaultWindowDuration, "it is the default, for retries that nobody has seen yet")
 	}
 	a.wanted.Duration = steps[len(steps)-1]
 	for _, step := range steps {
@@ -134,6 +142,13 @@ func (a *adviser) need() {
 		entries = most
 	}
 	a.wanted.Entries = max(entries, layout.MaxShardEntries) // what the first producer ID holds anyway
+}
+
+// needs takes the longest time that something asks for.
+func (a *adviser) needs(d time.Duration, why string, args ...any) {
+	if d > a.needed {
+		a.needed, a.why = d, fmt.Sprintf(why, args...)
+	}
 }
 
 // mostEntries is the largest Window.Entries, rounded down.

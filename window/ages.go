@@ -3,6 +3,7 @@ package window
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ import (
 type Ages struct {
 	counts [buckets]atomic.Int64
 	max    atomic.Int64
+	min    atomic.Int64 // and 1, since 0 is none
 }
 
 // Hooks collect from a publisher.
@@ -34,8 +36,14 @@ func (a *Ages) OnPublish(r publisher.Receipt) {
 
 // Add counts a retry of this age.
 func (a *Ages) Add(age time.Duration) {
-	age = max(age, 0)
+	age = min(max(age, 0), math.MaxInt64-1)
 	a.counts[bucketOf(age)].Add(1)
+	for {
+		known := a.min.Load()
+		if known > 0 && known <= int64(age)+1 || a.min.CompareAndSwap(known, int64(age)+1) {
+			break
+		}
+	}
 	for {
 		known := a.max.Load()
 		if int64(age) <= known || a.max.CompareAndSwap(known, int64(age)) {
@@ -46,7 +54,7 @@ func (a *Ages) Add(age time.Duration) {
 
 // Distribution is what was collected so far.
 func (a *Ages) Distribution() Distribution {
-	d := Distribution{Max: time.Duration(a.max.Load())}
+	d := Distribution{Min: time.Duration(max(a.min.Load()-1, 0)), Max: time.Duration(a.max.Load())}
 	for i := range a.counts {
 		if n := a.counts[i].Load(); n > 0 {
 			d.Count += n

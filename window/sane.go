@@ -34,6 +34,7 @@ func saneRate(r float64) float64 {
 
 func (d Distribution) sane() Distribution {
 	s := Distribution{Count: within(d.Count, mostCount), Max: within(d.Max, mostTime)}
+	s.Min = within(d.Min, s.Max)
 	for _, b := range d.Buckets {
 		if b.Count > 0 && b.To > 0 {
 			s.Buckets = append(s.Buckets, Bucket{From: within(b.From, mostTime), To: within(b.To, mostTime), Count: min(b.Count, mostCount)})

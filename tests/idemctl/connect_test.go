@@ -45,6 +45,22 @@ func TestWrongCommandLines(t *testing.T) {
 		"duplicates payments --event-key":               "needs an argument",
 		"latch list payments --limit -1":                "negative",
 		"purge --limit -1 --before 1h":                  "negative",
+		"duplicate payments --last 3":                   "Did you mean duplicates?",
+		"topic lst -o json":                             "Did you mean list?",
+		"tpic list":                                     "Did you mean topic?",
+		"duplicates payments --pair 3":                  "Did you mean --pairs?",
+		"duplicates payments --last many":               `--last: "many" is no whole number`,
+		"duplicates payments --from 1h --to 2h":         "is not before --to",
+		"window payments --headroom x":                  `--headroom: "x" is no number`,
+		"check --timeout soon":                          `"soon" is no duration`,
+		"check --strict=maybe":                          `"maybe" is neither true nor false`,
+		"key get billing":                               "Type `idemctl key get billing EVENT`",
+		"key list --after 1h --before 2h":               "is not before --before",
+		"dead show payments 12x":                        `"12x" is not the ID of a dead letter`,
+		"dead replay payments 12x":                      "`idemctl dead list TOPIC`",
+		"dead drop payments 1-0 3":                      `"3" is not the ID of a dead letter`,
+		"dead list payments --from 1h --to 2h":          "is not before --to",
+		"check x --event-key :{$.a}{$.b}{$.c}":          "nothing separates",
 		"--redis redis://u:hunter2@host:6379/x/y check": "--redis",
 	} {
 		args := strings.Split(line, " ")
@@ -54,6 +70,11 @@ func TestWrongCommandLines(t *testing.T) {
 		}
 		if !strings.Contains(r.out+r.err, says) {
 			t.Errorf("%s does not say %q:\n%s%s", line, says, r.out, r.err)
+		}
+		for _, raw := range []string{`\n`, "strconv", "time: "} {
+			if strings.Contains(r.out+r.err, raw) {
+				t.Errorf("%s shows a raw %q:\n%s%s", line, raw, r.out, r.err)
+			}
 		}
 	}
 }

@@ -32,7 +32,14 @@ type outcomes struct {
 	Matched, Replayed, Dropped, Gone, Failed int64
 	AlreadyReplayed                          int64 `json:"already_replayed"`
 	Forgotten                                int64 `json:"records_forgotten"`
-	Letters                                  []struct {
+	WouldReplay                              int64 `json:"would_replay"`
+	WouldDrop                                int64 `json:"would_drop"`
+	WouldForget                              int64 `json:"would_forget_records"`
+	Groups                                   []struct {
+		Group     string
+		Consumers int
+	}
+	Letters []struct {
 		ID, Key, Action, Error string
 		EntryID                string `json:"entry_id"`
 	}
@@ -67,6 +74,11 @@ func TestReplayOneDeadLetter(t *testing.T) {
 		t.Fatalf("a dry run has added %d entries", n-length)
 	}
 	var did outcomes
+	o.run("dead", "replay", shop.Topic, id, "--dry-run", "-o", "json").wants(0).into(&did)
+	if did.Replayed != 0 || did.WouldReplay != 1 || len(did.Letters) != 1 || did.Letters[0].Action != "would replay" {
+		t.Errorf("a dry run says that it did something: %+v", did)
+	}
+	did = outcomes{}
 	o.run("dead", "replay", shop.Topic, id, "-o", "json").wants(0).into(&did)
 	if did.Replayed != 1 || len(did.Letters) != 1 || did.Letters[0].EntryID == "" || did.Letters[0].Action != "replayed" {
 		t.Fatalf("%+v", did)
@@ -78,12 +90,18 @@ func TestReplayOneDeadLetter(t *testing.T) {
 	if err != nil || len(entry) != 1 || !strings.Contains(fmt.Sprint(entry[0].Values["metadata"]), "anna") {
 		t.Errorf("the entry does not say who has replayed it: %v %v", entry, err)
 	}
-	o.run("dead", "replay", shop.Topic, id).wants(1, "gone")
+	// Who gets it is said, and whether anybody is there.
+	if len(did.Groups) != 2 || did.Groups[0].Group != shop.Service || did.Groups[0].Consumers != 0 || did.Groups[1].Group != shop.Lagging || did.Groups[1].Consumers != 1 {
+		t.Errorf("groups %+v", did.Groups)
+	}
+	o.run("dead", "replay", shop.Topic, id).wants(1, "gone").lacks("key get")
 	o.run("dead", "show", shop.Topic, id).wants(1, "no such dead letter", "dead list")
 	if n := client.XLen(t.Context(), shop.Topic).Val(); n != length+1 {
 		t.Errorf("%d entries were added, want 1", n-length)
 	}
 	o.run("duplicates", shop.Topic, "--only", "pay:9001").wants(0, "deliberate attempt")
+	o.run("dead", "replay", shop.Topic, deadLetters(o, "--key", "pay:9002")[0].ID).
+		wants(0, "billing nobody: it waits for the next subscription", "ledger 1 consumer, last seen", "idemctl key get billing pay:9002", "idemctl dead list payments")
 }
 
 // Letters are picked by reason, time and error; more than one needs a confirmation; what can't be
@@ -120,9 +138,14 @@ func TestReplayAndDropSeveral(t *testing.T) {
 		t.Errorf("left: %+v", left)
 	}
 	o.run("dead", "drop", shop.Topic, "--reason", "undecodable", "--dry-run").wants(0, "would drop", "nothing was changed")
+	did = outcomes{}
+	o.run("dead", "drop", shop.Topic, "--reason", "undecodable", "--dry-run", "-o", "json").wants(0).into(&did)
+	if did.Dropped != 0 || did.WouldDrop != 1 || did.Letters[0].Action != "would drop" || did.Groups != nil {
+		t.Errorf("a dry run says that it did something: %+v", did)
+	}
 	o.run("dead", "drop", shop.Topic, deadLetters(o)[0].ID).wants(0, "1 dropped")
 	o.run("dead", "list", shop.Topic).wants(0, "No dead letters")
-	o.run("dead", "drop", shop.Topic, "1-1").wants(1, "gone")
+	o.run("dead", "drop", shop.Topic, "1-1").wants(1, "1 not there")
 	o.run("dead", "drop", shop.Topic, "--all", "--yes").wants(0, "No dead letter")
 }
 
@@ -142,11 +165,17 @@ func TestReplayForgetsTheRecord(t *testing.T) {
 	o.run("key", "get", "billing", "pay:9001").wants(0, "done")
 	var did outcomes
 	o.run("dead", "replay", shop.Topic, id, "--handler", "charge", "--dry-run", "-o", "json").wants(0).into(&did)
-	if did.Forgotten != 1 {
+	if did.WouldForget != 1 || did.Forgotten != 0 {
 		t.Errorf("a dry run: %+v", did)
 	}
+	// A handler that nobody knows has none.
+	r := o.run("dead", "replay", shop.Topic, id, "--handler", "charg", "--dry-run").wants(0, `handler "charg"`, "Did you mean charge?", "no record was there to forget")
+	if r.err == "" {
+		t.Error("the warning is among the results")
+	}
+	o.run("dead", "replay", shop.Topic, id, "--handler", "nosuch", "--dry-run").wants(0, `handler "nosuch"`, "There are records of charge").lacks("Did you mean")
 	o.run("key", "get", "billing", "pay:9001").wants(0, "done")
-	o.run("dead", "replay", shop.Topic, id, "--handler", "charge").wants(0, "forgets the record", "1 replayed")
+	o.run("dead", "replay", shop.Topic, id, "--handler", "charge").wants(0, "forgets the record", "1 replayed").lacks("Nothing to forget")
 	o.run("key", "get", "billing", "pay:9001").wants(1)
 }
 
@@ -185,6 +214,8 @@ func TestTopicShow(t *testing.T) {
 	if len(v.Groups) != 2 {
 		t.Errorf("%d groups", len(v.Groups))
 	}
+	// Its consumer left with its subscription, a moment ago.
+	o.run("topic", "show", shop.Topic).wants(0, `Group "billing" has entries to read or to settle, and no consumer now`).lacks("24h", "1d")
 	o.run("topic", "show", "missing").wants(1, `no topic "missing"`, "topic list")
 	o.run("topic", "list", "pay*").wants(0, shop.Topic).lacks(shop.Latched)
 	o.run("topic", "list", "nothing*", "-o", "json").wants(0, "[]")
@@ -210,6 +241,19 @@ func TestDuplicates(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	o.run("duplicates", shop.Topic).wants(1, "later than the window", "several producer IDs", "pay:8001", "--event-key")
+	r := o.run("duplicates", shop.Topic).wants(1, "! 1 entry has no key of this library", "Give --event-key TEMPLATE", "2 are extra", "1 entry can't be decoded").lacks("1 entries")
+	if hint, table := strings.Index(r.out, "no key of this library"), strings.Index(r.out, "WHY"); hint > table {
+		t.Errorf("the hint comes last:\n%s", r.out)
+	}
+	o.run("duplicates", shop.Topic, "--event-key", "pay:{$.nope}").wants(1, "The source of keys makes none", "$.nope is missing", "Correct --event-key 'pay:{$.nope}'")
+	var ids struct {
+		Keyless []string `json:"without_key_ids"`
+		Broken  []string `json:"undecodable_ids"`
+	}
+	o.run("duplicates", shop.Topic, "-o", "json").wants(1).into(&ids)
+	if len(ids.Keyless) != 1 || len(ids.Broken) != 1 || !strings.Contains(r.out, ids.Keyless[0]) || !strings.Contains(r.out, ids.Broken[0]) {
+		t.Errorf("%+v", ids)
+	}
 	o.run("duplicates", shop.Topic, "--pairs", "0").wants(1, "later than the window").lacks("pay:8001")
 	o.run("duplicates", shop.Topic, "--from", "1h", "--only", "pay:1").wants(0)
 	o.run("duplicates", shop.Latched).wants(0)
@@ -237,16 +281,20 @@ func TestWindow(t *testing.T) {
 		Forgets       int64   `json:"change_forgets"`
 		Changes       []struct{ Field string }
 		Caught        []struct{ Count int64 } `json:"caught_ages"`
+		Missed        []struct {
+			To float64 `json:"to_seconds"`
+		} `json:"missed_ages"`
 	}
 	o.run("window", shop.Topic, "--for", "200ms", "--every", "50ms", "--ages", web.URL, "--ages", web.URL, "--svg", file, "-o", "json").wants(1).into(&v)
-	if v.Verdict != "too small" || v.Retries != 400+shop.Late || v.RetriesMissed != shop.Late || v.Oldest < 10_000 || v.Want <= v.Oldest || v.Forgets == 0 || len(v.Changes) == 0 || len(v.Caught) != 1 {
+	if v.Verdict != "too small" || v.Retries != 400+shop.Late || v.RetriesMissed != shop.Late || v.Oldest < 10_000 || v.Want <= v.Oldest || v.Forgets == 0 || len(v.Changes) == 0 || len(v.Caught) != 1 || len(v.Missed) != 1 || v.Missed[0].To != v.Oldest {
 		t.Errorf("%+v", v)
 	}
 	svg, err := os.ReadFile(file)
 	if err != nil || !strings.Contains(string(svg), "400 retries were caught, 3 missed") {
 		t.Errorf("the picture: %v\n%s", err, svg)
 	}
-	o.run("window", shop.Topic, "--for", "100ms", "--every", "50ms").wants(1, "too small", "3 missed", "▒", "window 1h", "WindowDiffers")
+	o.run("window", shop.Topic, "--for", "100ms", "--every", "50ms").wants(1, "too small", "3 missed", "▒", "window 1h", "WindowDiffers",
+		"median 2h59m, 99 % below 3h", "12 by the server since the stream was made", "1h – 3h ? 3", "27d", "4h is advised", "11 producer IDs hold 10,000 each").lacks("3h – 6h")
 	o.run("window", shop.Topic, "--for", "100ms", "--every", "50ms", "--no-scan").wants(0, "a guess", "--ages")
 	o.run("window", shop.Latched, "--for", "100ms", "--every", "50ms").wants(0, "any number of events")
 	o.run("window", shop.Topic, "--ages", web.URL+"\x7f").wants(3)
@@ -265,14 +313,24 @@ func TestCheck(t *testing.T) {
 	o.run("check", shop.Topic, "--producer", "billing-7f9c4d5b6c-x2v8q").wants(0, "looks like the name of a pod")
 	o.run("check").wants(0, "redis 8.6")
 	var v struct {
-		OK       bool
-		Topics   []struct{ Publish, Read bool }
+		OK     bool
+		Topics []struct {
+			DeadLetters int64 `json:"dead_letters"`
+			Groups      []struct {
+				Group       string
+				DeadLetters int64 `json:"dead_letters"`
+			}
+		}
 		Faults   []string
 		Warnings []string
 	}
 	o.run("check", shop.Topic, "-o", "json").wants(0).into(&v)
 	if !v.OK || v.Faults == nil || len(v.Warnings) == 0 {
 		t.Errorf("%+v", v)
+	}
+	// A letter is one group's, not every group's.
+	if topic := v.Topics[0]; topic.DeadLetters != shop.Failing+1 || len(topic.Groups) != 2 || topic.Groups[0].DeadLetters != shop.Failing+1 || topic.Groups[1].DeadLetters != 0 {
+		t.Errorf("%+v", topic)
 	}
 	// Two payments of one order have one key.
 	client := s.Client()

@@ -13,6 +13,7 @@ import (
 	"github.com/onceward/watermill-idempotent/dedupe"
 	"github.com/onceward/watermill-idempotent/dedupe/redisstore"
 	"github.com/onceward/watermill-idempotent/dedupe/sqlstore"
+	"github.com/onceward/watermill-idempotent/tests/idemctl/shop"
 	"github.com/onceward/watermill-idempotent/tests/testdb"
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
@@ -107,7 +108,7 @@ func TestFreeOneKey(t *testing.T) {
 		o.run(with("key", "forget", "billing", "pay:9001")...).wants(2, "2 handlers", "--topic payments --handler charge", "--all")
 		o.run(with("key", "forget", "billing", "pay:9001", "--handler", "mail", "--dry-run")...).wants(0, "would be forgotten")
 		o.run(with("key", "get", "billing", "pay:9001", "--topic", "payments", "--handler", "mail")...).wants(0)
-		o.run(with("key", "forget", "billing", "pay:9001", "--handler", "mail")...).wants(0, "is forgotten")
+		o.run(with("key", "forget", "billing", "pay:9001", "--handler", "mail")...).wants(0, "is forgotten", "The event does not come by itself")
 		o.run(with("key", "get", "billing", "pay:9001", "--topic", "payments", "--handler", "mail")...).wants(1)
 		o.run(with("key", "forget", "billing", "pay:9001", "--handler", "mail")...).wants(1, "no record")
 		// By the key of the log.
@@ -116,11 +117,67 @@ func TestFreeOneKey(t *testing.T) {
 		if len(found) != 1 || found[0].Event != "pay:9002" {
 			t.Errorf("left: %v", found)
 		}
-		o.run(with("key", "list", "shipping")...).wants(0, "No records")
+		o.run(with("key", "list", "shipping")...).wants(0, "No records", "Namespaces with records: billing").lacks("Did you mean")
+		o.run(with("key", "list", "biling")...).wants(0, "Did you mean billing?")
+		o.run(with("key", "get", "biling", "pay:9002")...).wants(1, "Did you mean billing?")
 		o.run(with("key", "list", "shipping", "-o", "json")...).wants(0, "[]")
 		o.run(with("key", "list", "billing", "--before", "1h")...).wants(0, "No records")
 		o.run(with("key", "list", "billing", "--after", "1h", "--contains", "9002")...).wants(0, "pay:9002")
 	})
+}
+
+// After a record is forgotten it is said how the event comes again, as far as Redis knows.
+func TestForgetSaysWhatIsNext(t *testing.T) {
+	s := filled(t, testserver.Redis86)
+	o := at(t, s.Addr())
+	o.run("key", "forget", "billing", "pay:1", "--dry-run").wants(0, "nothing was changed").lacks("by itself")
+	o.run("key", "forget", "billing", "pay:1").wants(0, "eventkey.NextAttempt", "The window of topic payments lasts 1h", "may be refused as a duplicate until").lacks("dead replay")
+	store, err := redisstore.New(redisstore.Config{Client: s.Client()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	// Its event is a dead letter.
+	handled(t, store, billing("pay:9001", "charge"), true)
+	o.run("key", "forget", "billing", "pay:9001").wants(0, "Its dead letter: idemctl dead replay payments "+deadLetters(o, "--key", "pay:9001")[0].ID)
+	// Latches tell exactly.
+	for event, says := range map[string]string{"pay:7001": "holds it for 59m", "pay:7999": "does not hold it"} {
+		key := billing(event, "refund")
+		key.Topic = shop.Latched
+		handled(t, store, key, true)
+		o.run("key", "forget", "billing", event).wants(0, "The window of topic refunds "+says)
+	}
+	// A topic that nobody knows, and JSON.
+	key := billing("pay:7001", "charge")
+	key.Topic = "gone"
+	handled(t, store, key, true)
+	o.run("key", "forget", "billing", "pay:7001").wants(0, "by itself").lacks("topic gone")
+	handled(t, store, key, true)
+	var did []record
+	o.run("key", "forget", "billing", "pay:7001", "-o", "json").wants(0).into(&did)
+	if len(did) != 1 || did[0].Action != "forgotten" {
+		t.Errorf("%+v", did)
+	}
+}
+
+// A list is in the order in which people count, and says how much of it is not shown.
+func TestKeyListInOrder(t *testing.T) {
+	s := filled(t, testserver.Redis86)
+	o := at(t, s.Addr())
+	var some []record
+	r := o.run("key", "list", "billing", "--contains", "pay:", "--limit", "10", "-o", "json").wants(0, "more of", "--limit 0 shows all")
+	r.into(&some)
+	if len(some) != 10 || some[1].Event != "pay:2" || some[9].Event != "pay:10" {
+		t.Errorf("%s", r.out)
+	}
+	o.run("key", "list", "billing", "-o", "json").wants(0, "--limit 0").into(&some)
+	if len(some) != 100 {
+		t.Errorf("%d records without a limit", len(some))
+	}
+	o.run("key", "list", "billing", "--limit", "0", "-o", "json").wants(0).lacks("--limit").into(&some)
+	if len(some) < shop.Payments {
+		t.Errorf("%d records", len(some))
+	}
 }
 
 // A claim that is held is shown and left alone.

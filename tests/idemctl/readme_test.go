@@ -124,10 +124,11 @@ var volatile = []struct {
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{64}\b`), "HEX"},
 	{entryID, "ID"},
-	{regexp.MustCompile(`\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`\d{4}-\d\d-\d\d(T|\s+)\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`<?(\d+(\.\d+)?(d|h|ms|m|s|µs))+`), "SPAN"},
 	{regexp.MustCompile(`[\d,.]+( \w?B\b)?( (a second|a minute|an hour)\b)?`), "N"},
 	{regexp.MustCompile(`─+`), "─"},
+	{regexp.MustCompile(`\S*…`), "…"}, // where a line is cut goes by the length of an ID
 	{regexp.MustCompile(`\s+`), " "},
 }
 

@@ -338,8 +338,9 @@ func TestWhyAStreamHasDuplicates(t *testing.T) {
 				t.Errorf("%+v", p)
 			}
 		}
-		if text := strings.Join(d.Findings, "\n"); !strings.HasPrefix(text, "2 pairs: at least one of the two was not written") || !strings.Contains(text, "Raise Window.Duration") ||
-			!strings.Contains(text, "2 entries bring no key") || strings.Contains(text, "ProducerIDs of their own each") != idmp {
+		if text := strings.Join(d.Findings, "\n"); !strings.HasPrefix(text, "2 entries have no key, and the source of keys finds none") ||
+			!strings.Contains(d.Findings[1], "2 pairs: at least one of the two was not written") || !strings.Contains(text, "Raise Window.Duration") ||
+			strings.Contains(text, "ProducerIDs of their own each") != idmp || strings.Contains(text, "The second entry of a pair is the extra one") != idmp {
 			t.Errorf("findings:\n%s", text)
 		}
 		// Only one key; only the newest entries; only up to a time.

@@ -4,6 +4,7 @@ package chart
 import (
 	"time"
 
+	"github.com/onceward/watermill-idempotent/internal/span"
 	"github.com/onceward/watermill-idempotent/window"
 )
 
@@ -13,6 +14,8 @@ type Ages struct {
 	// Caught are retries that the window recognised, Missed those that are in the stream as
 	// a second entry.
 	Caught, Missed window.Distribution
+	// Unmeasured reports that nobody has collected the ages of those that were caught.
+	Unmeasured bool
 	// Marks are ages that are worth a line.
 	Marks []Mark
 }
@@ -43,8 +46,16 @@ type bar struct {
 	caught, missed int64
 }
 
-// bars sums buckets between borders, from the first to the last that has something. A bucket
-// goes where its middle is.
+// edge is the highest age that reads like a border: who is told that the oldest retry came after 3h
+// does not look for it above 3h.
+func edge(border time.Duration) time.Duration {
+	if border <= 0 || border == 1<<62 {
+		return border - 1 // an age of 0 is in the first bar
+	}
+	return border + span.Step(border) - 1
+}
+
+// bars counts ages between borders, from the first to the last that has some, as the quantiles do.
 func (a Ages) bars() []bar {
 	all := make([]bar, 0, len(borders)+1)
 	var last time.Duration
@@ -53,21 +64,11 @@ func (a Ages) bars() []bar {
 		last = b
 	}
 	all = append(all, bar{from: last, to: 1 << 62})
-	sum := func(d window.Distribution, add func(*bar, int64)) {
-		for _, bucket := range d.Buckets {
-			middle := bucket.From + (bucket.To-bucket.From)/2
-			for i := range all {
-				if middle <= all[i].to {
-					add(&all[i], bucket.Count)
-					break
-				}
-			}
-		}
-	}
-	sum(a.Caught, func(b *bar, n int64) { b.caught += n })
-	sum(a.Missed, func(b *bar, n int64) { b.missed += n })
+	between := func(d window.Distribution, b bar) int64 { return d.Above(edge(b.from)) - d.Above(edge(b.to)) }
 	first, end := len(all), 0
-	for i, b := range all {
+	for i := range all {
+		b := &all[i]
+		b.caught, b.missed = between(a.Caught, *b), between(a.Missed, *b)
 		if b.caught+b.missed > 0 {
 			first, end = min(first, i), i+1
 		}

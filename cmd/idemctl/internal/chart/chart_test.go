@@ -57,6 +57,36 @@ func TestLines(t *testing.T) {
 	}
 }
 
+// Retries that came after 2h58m to a little more than 3h are below 3h, as the numbers beside them say;
+// and what nobody has measured is not shown as none.
+func TestLinesAgreeWithNumbers(t *testing.T) {
+	missed := window.DistributionOf(2*time.Hour+58*time.Minute, 2*time.Hour+59*time.Minute, 3*time.Hour+47*time.Millisecond)
+	a := Ages{Missed: missed, Unmeasured: true, Marks: []Mark{{Name: "99 % below", At: missed.Quantile(0.99)}, {Name: "window", At: time.Hour}}}
+	want := `AGE      CAUGHT  MISSED
+───────────────────────────────────────────────── window 1h
+1h – 3h       ?       3  ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒
+───────────────────────────────────────────── 99 % below 3h`
+	if text := strings.Join(a.Lines(60), "\n"); text != want {
+		t.Errorf("got\n%s", text)
+	}
+	for _, say := range []string{"caught by the window: not measured", "not measured; 3 were missed"} {
+		if !strings.Contains(a.SVG(), say) {
+			t.Errorf("the picture lacks %q", say)
+		}
+	}
+	sum := int64(0)
+	var ages []time.Duration
+	for i := range 1000 {
+		ages = append(ages, time.Duration(i*i*i)*10*time.Microsecond)
+	}
+	for _, b := range (Ages{Caught: window.DistributionOf(ages...)}).bars() {
+		sum += b.caught
+	}
+	if sum != 1000 {
+		t.Errorf("%d of 1000 are drawn", sum)
+	}
+}
+
 // The picture is well-formed, says in words what it shows, has light and dark colours, and
 // nothing in it lies outside.
 func TestSVG(t *testing.T) {

@@ -87,6 +87,9 @@ func (a Ages) SVG() string {
 // describe says in words what the picture shows.
 func (a Ages) describe() string {
 	text := fmt.Sprintf("%d retries were caught, %d missed.", a.Caught.Count, a.Missed.Count)
+	if a.Unmeasured {
+		text = fmt.Sprintf("The ages of retries that were caught are not measured; %d were missed.", a.Missed.Count)
+	}
 	for _, m := range a.Marks {
 		if m.At > 0 {
 			text += fmt.Sprintf(" %s: %s.", m.Name, screen.Duration(m.At))
@@ -97,10 +100,14 @@ func (a Ages) describe() string {
 
 func (p *picture) legend(a Ages) {
 	y := 66
+	caught := screen.Count(a.Caught.Count)
+	if a.Unmeasured {
+		caught = "not measured"
+	}
 	for i, entry := range []struct {
 		class, text string
 	}{
-		{"caught", "caught by the window: " + screen.Count(a.Caught.Count)},
+		{"caught", "caught by the window: " + caught},
 		{"missed", "missed, a second entry: " + screen.Count(a.Missed.Count)},
 	} {
 		x := 20 + i*220

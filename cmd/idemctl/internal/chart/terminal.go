@@ -44,7 +44,7 @@ func (a Ages) Lines(width int) []string {
 		// What lies in a bar stands above it, unless the bar ends there.
 		mark(max(b.from, b.to-1))
 		lines = append(lines, strings.TrimRight(fmt.Sprintf("%-*s  %*s  %*s  %s", labelWidth, labels[i],
-			numbers, number(b.caught), numbers, number(b.missed), blocks(b, top, room)), " "))
+			numbers, a.caught(b), numbers, number(b.missed), blocks(b, top, room)), " "))
 	}
 	mark(1 << 62)
 	return lines
@@ -58,6 +58,14 @@ func labelOf(b bar) string {
 		return "above " + screen.Duration(b.from)
 	}
 	return screen.Duration(b.from) + " – " + screen.Duration(b.to)
+}
+
+// caught is how many of a bar were caught; "?" where nobody has measured that.
+func (a Ages) caught(b bar) string {
+	if a.Unmeasured {
+		return "?"
+	}
+	return number(b.caught)
 }
 
 func number(n int64) string {

@@ -6,18 +6,20 @@ import (
 
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/chart"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/screen"
+	"github.com/onceward/watermill-idempotent/inspect"
 	"github.com/onceward/watermill-idempotent/publisher"
 	"github.com/onceward/watermill-idempotent/window"
 )
 
 // showAdvice is the page of `idemctl window`: what was seen, the picture, what to do.
-func showAdvice(p *screen.Page, o window.Observation, ad window.Advice, ages chart.Ages, width int) {
+func showAdvice(p *screen.Page, t inspect.Topic, o window.Observation, ad window.Advice, ages chart.Ages, width int) {
 	p.Facts(
 		screen.Fact{Name: "topic", Value: screen.Printable(o.Topic)},
 		screen.Fact{Name: "watched", Value: fmt.Sprintf("%s: %s", screen.Duration(o.Lasted), seenText(o))},
 		screen.Fact{Name: "rate", Value: fmt.Sprintf("%s, %s at peak", screen.Rate(ad.Rate), screen.Rate(ad.Peak))},
-		screen.Fact{Name: "window", Value: inForce(o)},
+		screen.Fact{Name: "window", Value: inForce(t, o)},
 		screen.Fact{Name: "full after", Value: fullText(o, ad)},
+		screen.Fact{Name: "caught", Value: caughtText(t.Window, o)},
 		screen.Fact{Name: "retries", Value: retriesText(o, ad)},
 		screen.Fact{Name: "covers", Value: coversText(ad)},
 		screen.Fact{Name: "slowest group", Value: lagText(o, ad)},
@@ -60,15 +62,25 @@ func seenText(o window.Observation) string {
 	return text
 }
 
-func inForce(o window.Observation) string {
+// caughtText says what the server knows of retries whose ages nobody has collected.
+func caughtText(w inspect.Window, o window.Observation) string {
+	switch {
+	case o.Caught.Count > 0:
+		return ""
+	case !w.InServer:
+		return "not measured; see --ages"
+	}
+	return fmt.Sprintf("%s by the server since the stream was made; it does not tell how late they came, see --ages", screen.Count(w.Duplicates))
+}
+
+func inForce(t inspect.Topic, o window.Observation) string {
 	switch {
 	case o.Window.Duration == 0:
 		return "not known"
 	case o.Mode == publisher.ModeLatch || o.Window.Entries == 0:
 		return screen.Duration(o.Window.Duration) + ", any number of events"
 	}
-	return fmt.Sprintf("%s, or %s events of a producer, whichever is over first; %s remembered now",
-		screen.Duration(o.Window.Duration), screen.Count(o.Window.Entries), screen.Plural(o.Tracked, "ID", "IDs"))
+	return fmt.Sprintf("%s; %s remembered now", roomText(t), screen.Plural(o.Tracked, "ID", "IDs"))
 }
 
 func fullText(o window.Observation, ad window.Advice) string {

@@ -41,7 +41,7 @@ as the service does. It says what would fail (a missing right, by name; a mode t
 not have; a missing table), and warns of what works and endangers events: a server that evicts, or
 keeps nothing over a restart, producer IDs of single instances, entries that were trimmed unread.
 
-A topic need not be there yet. Without --group the groups that there are get checked. Settings of
+A topic or a group need not be there yet: it is a warning, for the name may be mistyped. Without --group the groups that there are get checked. Settings of
 the service can be given to have them compared with what is in force.
 
 Exit code 1: something would fail, or with --strict also a warning.`,
@@ -86,6 +86,7 @@ type topicCheckView struct {
 	Publish     bool             `json:"publish_ok"`
 	Read        bool             `json:"read_ok"`
 	Missing     []string         `json:"missing_rights"`
+	DeadLetters int64            `json:"dead_letters"`
 	Groups      []groupCheckView `json:"groups"`
 }
 
@@ -108,6 +109,9 @@ type storeCheckView struct {
 func (c *checkArgs) run(ctx context.Context, a *app, topics []string) (err error) {
 	if c.entries < 0 {
 		return exit.Errorf(exit.Usage, "--entries %d is negative", c.entries)
+	}
+	if _, err := template(c.key); err != nil {
+		return err
 	}
 	l, err := a.look(ctx)
 	if err != nil {
@@ -173,6 +177,9 @@ func (c *checkArgs) topic(ctx context.Context, a *app, l *look, v *checkView, to
 	if err != nil { // a service's user may not look as an operator's does
 		t = inspect.Topic{Topic: topic}
 	}
+	if err == nil {
+		v.warn(c.unknown(ctx, l, t))
+	}
 	v.Topics = append(v.Topics, topicCheckView{Topic: topic, Missing: []string{}, Groups: []groupCheckView{}})
 	if err := c.publisher(ctx, a, l, v, []string{topic}, t); err != nil {
 		return err
@@ -186,13 +193,37 @@ func (c *checkArgs) topic(ctx context.Context, a *app, l *look, v *checkView, to
 	if len(groups) == 0 { // the rights are the same for any
 		groups = []string{defaultProducer}
 	}
+	dead := deadByGroup(ctx, a, l, topic)
 	v.Topics[len(v.Topics)-1].Read = true
 	for _, g := range groups {
-		if err := c.subscriber(ctx, a, l, v, topic, g); err != nil {
+		if err := c.subscriber(ctx, a, l, v, topic, g, dead); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unknown warns of names that may be mistyped. They are no faults: a topic and a group are made when
+// they are first used.
+func (c *checkArgs) unknown(ctx context.Context, l *look, t inspect.Topic) (warnings []string) {
+	if isUnknown(t) {
+		return []string{fmt.Sprintf("There is no topic %q yet: no stream, no layout record, no dead letters. %sThe first publish makes it.", t.Topic, l.meant(ctx, t.Topic))}
+	}
+	names := make([]string, len(t.Groups))
+	for i, g := range t.Groups {
+		names[i] = g.Name
+	}
+	for _, g := range c.groups {
+		if slices.Contains(names, g) {
+			continue
+		}
+		there := "has none"
+		if len(names) > 0 {
+			there = "has " + strings.Join(names, ", ")
+		}
+		warnings = append(warnings, fmt.Sprintf("There is no group %q yet: topic %q %s. %sThe first subscription makes it.", g, t.Topic, there, didYouMean(similar(g, names))))
+	}
+	return warnings
 }
 
 func (c *checkArgs) publisher(ctx context.Context, a *app, l *look, v *checkView, topics []string, t inspect.Topic) error {
@@ -231,7 +262,7 @@ func (c *checkArgs) newPublisher(l *look, t inspect.Topic, key eventkey.Source) 
 	return publisherOf(l, t, c.producer, key)
 }
 
-func (c *checkArgs) subscriber(ctx context.Context, a *app, l *look, v *checkView, topic, group string) error {
+func (c *checkArgs) subscriber(ctx context.Context, a *app, l *look, v *checkView, topic, group string, dead tally) error {
 	// MaxDeliveries is the service's affair.
 	sub, err := subscriber.New(subscriber.Config{Client: l.UniversalClient, Group: group, MaxDeliveries: 1}, nil)
 	if err != nil {
@@ -246,13 +277,18 @@ func (c *checkArgs) subscriber(ctx context.Context, a *app, l *look, v *checkVie
 	tv := &v.Topics[len(v.Topics)-1]
 	if len(report.Topics) > 0 {
 		r := report.Topics[0]
+		tv.DeadLetters = r.DeadLetters
+		own := r.DeadLetters
+		if own > 0 {
+			own = dead.of(group)
+		}
 		for _, m := range r.Missing {
 			if !slices.Contains(tv.Missing, m) {
 				tv.Missing = append(tv.Missing, m)
 			}
 		}
 		if r.HasGroup || slices.Contains(c.groups, group) {
-			tv.Groups = append(tv.Groups, groupCheckView{group, r.HasGroup, r.Lag, r.Pending, r.OldestPending.Seconds(), r.Consumers, r.TrimmedUnread, r.DeadLetters})
+			tv.Groups = append(tv.Groups, groupCheckView{group, r.HasGroup, r.Lag, r.Pending, r.OldestPending.Seconds(), r.Consumers, r.TrimmedUnread, own})
 		}
 	}
 	tv.Read = tv.Read && err == nil
@@ -293,17 +329,17 @@ func showCheck(p *screen.Page, v *checkView) {
 			if t.Mode == "" {
 				window, memory = "?", "?"
 			}
-			rows = append(rows, []string{screen.Printable(t.Topic), yes(t.Exists), okText(t.Publish), okText(t.Read), screen.Or(t.Mode, "?"), window, memory})
+			rows = append(rows, []string{screen.Printable(t.Topic), yes(t.Exists), okText(t.Publish), okText(t.Read), screen.Or(t.Mode, "?"), window, memory, screen.Known(t.DeadLetters)})
 		}
 		p.Gap()
-		p.Table([]string{"TOPIC", "EXISTS", "PUBLISH", "READ", "MODE", "WINDOW", "MEMORY WHEN FULL"}, rows, 6)
+		p.Table([]string{"TOPIC", "EXISTS", "PUBLISH", "READ", "MODE", "WINDOW", "MEMORY IF FULL", "DEAD LETTERS"}, rows, 6, 7)
 	}
 	var groups [][]string
 	for _, t := range v.Topics {
 		for _, g := range t.Groups {
 			groups = append(groups, []string{
 				screen.Printable(t.Topic), screen.Printable(g.Group), yes(g.Exists), screen.Known(g.Lag), screen.Count(g.Pending),
-				screen.Duration(time.Duration(g.OldestPending * float64(time.Second))), screen.Count(g.Consumers), screen.Count(g.DeadLetters),
+				screen.Duration(time.Duration(g.OldestPending * float64(time.Second))), screen.Count(g.Consumers), screen.Known(g.DeadLetters),
 			})
 		}
 	}

@@ -71,7 +71,10 @@ func (a *app) fail(err error) {
 		a.screen.Remark("Interrupted.")
 		return
 	}
-	a.screen.Remark("Error: %s", screen.Printable(redact.Clean(err.Error())))
+	// One that joins several has a line for each; below the first one they are indented, so that no text
+	// from elsewhere looks like a line of ours.
+	lines := strings.Split(redact.Clean(err.Error()), "\n")
+	a.screen.Remark("Error: %s", strings.Join(printables(lines), "\n  "))
 	if own != nil && own.Hint != "" {
 		a.screen.Remark("%s", own.Hint)
 	}
@@ -90,7 +93,7 @@ func newRoot(a *app) *cobra.Command {
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.NoArgs,
+		Args:          noWord,
 		RunE:          showHelp,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			switch a.output {
@@ -111,7 +114,8 @@ func newRoot(a *app) *cobra.Command {
 	flags.StringVar(&a.SQL, "sql", env("IDEMCTL_SQL", ""), "`DSN` of the database with the records; default: $IDEMCTL_SQL")
 	flags.StringVar(&a.Table, "table", env("IDEMCTL_TABLE", sqlstore.DefaultTable), "`NAME` of the table with the records, as in sqlstore.Config")
 	flags.StringVar(&a.Prefix, "prefix", env("IDEMCTL_PREFIX", redisstore.DefaultPrefix), "`TEXT` that the records' names in Redis begin with, as in redisstore.Config")
-	flags.DurationVar(&a.Timeout, "timeout", defaultTimeout, "how long to wait for a connection, or a reply")
+	a.Timeout = defaultTimeout
+	flags.Var((*span)(&a.Timeout), "timeout", "how long to wait for a connection, or a reply")
 	flags.StringVarP(&a.output, "output", "o", outputTable, "write results as `FORM`: table or json")
 	hideDefaults(root, "redis", "sql")
 	must(root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{outputTable, outputJSON}, cobra.ShellCompDirectiveNoFileComp)))
@@ -122,6 +126,7 @@ func newRoot(a *app) *cobra.Command {
 		}
 		_, _ = io.WriteString(c.OutOrStdout(), text) // nobody reads on
 	})
+	root.SetFlagErrorFunc(flagError)
 	root.SetUsageFunc(func(c *cobra.Command) error {
 		_, err := io.WriteString(c.OutOrStderr(), usage(c))
 		return err
@@ -170,7 +175,7 @@ func newTopicOfHelp(name, short, text string) *cobra.Command {
 
 // parent makes a command that only has others.
 func parent(use, short, long string, children ...*cobra.Command) *cobra.Command {
-	c := &cobra.Command{Use: use, Short: short, Long: long, Args: cobra.NoArgs, RunE: showHelp}
+	c := &cobra.Command{Use: use, Short: short, Long: long, Args: noWord, RunE: showHelp}
 	c.AddCommand(children...)
 	return c
 }

@@ -74,7 +74,18 @@ func (d *deadArgs) filter(ids []string) (deadletter.Filter, error) {
 	if d.limit < 0 {
 		return f, exit.Errorf(exit.Usage, "--limit %d is negative", d.limit)
 	}
-	return f, nil
+	if err := inOrder("--from", d.from, "--to", d.to); err != nil {
+		return f, err
+	}
+	return f, asked(f)
+}
+
+// asked reports what the command line can't mean.
+func asked(f deadletter.Filter) error {
+	if err := f.Validate(); err != nil {
+		return exit.Errorf(exit.Usage, "%w", err).Do("`idemctl dead list TOPIC` shows the IDs, each with its event.")
+	}
+	return nil
 }
 
 // picks reports whether anything narrows the letters down.
@@ -145,6 +156,11 @@ func newDeadList(a *app) *cobra.Command {
 			if err != nil {
 				return l.lacks(cmd.Context(), given[0], false, err)
 			}
+			if total == 0 {
+				if err := l.mustExist(cmd.Context(), given[0]); err != nil {
+					return err
+				}
+			}
 			bar := a.screen.Progress("Reading dead letters", total)
 			all, views := []deadletter.Letter{}, []letterView{}
 			for letter, err := range l.dead.List(cmd.Context(), given[0], f) {
@@ -158,6 +174,9 @@ func newDeadList(a *app) *cobra.Command {
 			}
 			bar.End()
 			err = a.screen.Show(views, func(p *screen.Page) { letterTable(p, all, given[0], total) })
+			if len(all) == 0 {
+				l.saysWhy(cmd.Context(), a, given[0], f)
+			}
 			if d.limit > 0 && len(all) == d.limit && total > int64(len(all)) {
 				a.screen.Remark("There are %s in all; --limit 0 shows them.", screen.Count(total))
 			}
@@ -197,6 +216,9 @@ func newDeadShow(a *app) *cobra.Command {
 		Example: examples("idemctl dead show payments 1764720000000-0", "idemctl dead show payments 1764720000000-0 -o json | jq -r .payload"),
 		Args:    args("TOPIC", "ID"), ValidArgsFunction: completeTopics(a),
 		RunE: func(cmd *cobra.Command, given []string) (err error) {
+			if err := asked(deadletter.Filter{IDs: given[1:]}); err != nil {
+				return err
+			}
 			l, err := a.letters(cmd.Context())
 			if err != nil {
 				return err
@@ -204,7 +226,7 @@ func newDeadShow(a *app) *cobra.Command {
 			defer func() { err = errors.Join(err, l.Close()) }()
 			letter, err := l.dead.Get(cmd.Context(), given[0], given[1])
 			if err != nil {
-				return l.lacks(cmd.Context(), given[0], false, noLetter(given[0], err))
+				return l.lacks(cmd.Context(), given[0], false, l.noLetter(cmd.Context(), given[0], err))
 			}
 			now := time.Now()
 			return a.screen.Show(letterViewOf(letter, true), func(p *screen.Page) { showLetter(p, letter, now) })
@@ -213,9 +235,12 @@ func newDeadShow(a *app) *cobra.Command {
 }
 
 // noLetter explains an ID that is not there.
-func noLetter(topic string, err error) error {
+func (l *letters) noLetter(ctx context.Context, topic string, err error) error {
 	if !errors.Is(err, deadletter.ErrNotFound) {
 		return err
+	}
+	if unknown := l.mustExist(ctx, topic); unknown != nil {
+		return unknown
 	}
 	return exit.Errorf(exit.Found, "%w", err).Do("It was replayed, dropped or trimmed, or never there. `idemctl dead list %s` shows what there is.", quote(topic))
 }

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/connect"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/exit"
 	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/screen"
 	"github.com/onceward/watermill-idempotent/deadletter"
@@ -107,12 +108,12 @@ func (r *replayArgs) run(ctx context.Context, a *app, topic string, ids []string
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if err := confirmLetters(ctx, a, l, topic, filter, r.deadArgs, "published to the topic again"); err != nil {
-		return err
-	}
 	t, err := boundedTopic(ctx, a, l.look, topic)
-	if err != nil {
+	switch {
+	case err != nil:
 		return l.lacks(ctx, topic, true, err)
+	case isUnknown(t):
+		return l.unknown(ctx, topic)
 	}
 	source := key
 	if source == nil {
@@ -133,11 +134,58 @@ func (r *replayArgs) run(ctx context.Context, a *app, topic string, ids []string
 		replay.Forget = &deadletter.Forget{
 			Store: store, Namespace: r.forget.namespace, Handlers: r.forget.handlers, Key: key, PoisonTopics: r.forget.poison, Newer: r.forget.newer,
 		}
+		r.forget.unknownHandlers(ctx, a, store, topic)
 	}
-	return changeLetters(ctx, a, l, topic, r.dr, func(note func(deadletter.Outcome)) (deadletter.Result, error) {
+	if err := confirmLetters(ctx, a, l, topic, filter, r.deadArgs, "published to the topic again"); err != nil {
+		return err
+	}
+	c := change{topic: topic, filter: filter, dry: r.dr, replay: true, groups: t.Groups, namespace: r.forget.namespace, forgets: replay.Forget != nil}
+	return c.run(ctx, a, l, func(note func(deadletter.Outcome)) (deadletter.Result, error) {
 		replay.OnLetter = note
 		return l.dead.Replay(ctx, topic, replay)
 	})
+}
+
+// unknownHandlers remarks on a handler of which the store has no record at all: its name may be mistyped,
+// and then the handler that was meant skips what is published.
+func (f *forgetArgs) unknownHandlers(ctx context.Context, a *app, store *connect.Store, topic string) {
+	ctx, cancel := context.WithTimeout(ctx, suggestWithin)
+	defer cancel()
+	of := dedupe.Filter{Namespace: f.namespace, Topic: topic}
+	for _, handler := range f.handlers {
+		of.Handler = handler
+		if there, err := handlersOf(ctx, store, of, 1); err != nil || len(there) > 0 {
+			continue // a large store, or no right to look: nothing is known
+		}
+		of.Handler = ""
+		there, err := handlersOf(ctx, store, of, mostSimilar)
+		known := ""
+		switch {
+		case err == nil && len(there) == 0:
+			known = "No handler of the topic has one."
+		case len(there) > 0:
+			known = "There are records of " + strings.Join(printables(there), ", ") + "."
+		}
+		a.screen.Remark("Nothing to forget for handler %q: %s has no record of it for topic %s. %s%s",
+			handler, store.Where, screen.Printable(topic), didYouMean(printables(similar(handler, there))), known)
+	}
+}
+
+// handlersOf are the names of handlers that have records, at most so many.
+func handlersOf(ctx context.Context, store *connect.Store, f dedupe.Filter, most int) (names []string, err error) {
+	for r, err := range store.List(ctx, f) {
+		if err != nil {
+			return names, err
+		}
+		if !slices.Contains(names, r.Key.Handler) {
+			names = append(names, r.Key.Handler)
+		}
+		if len(names) == most {
+			break
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 func (r *replayArgs) check(ids []string) (deadletter.Filter, error) {
@@ -206,10 +254,14 @@ Exit code 1: one of the IDs is not there, or not all letters could be removed.`,
 				return err
 			}
 			defer func() { err = errors.Join(err, l.Close()) }()
+			if err := l.mustExist(ctx, topic); err != nil {
+				return err
+			}
 			if err := confirmLetters(ctx, a, l, topic, filter, d, "removed for good"); err != nil {
 				return err
 			}
-			return changeLetters(ctx, a, l, topic, d.dr, func(note func(deadletter.Outcome)) (deadletter.Result, error) {
+			c := change{topic: topic, filter: filter, dry: d.dr}
+			return c.run(ctx, a, l, func(note func(deadletter.Outcome)) (deadletter.Result, error) {
 				return l.dead.Drop(ctx, topic, deadletter.Drop{Filter: filter, DryRun: d.dr, OnLetter: note})
 			})
 		},
@@ -219,131 +271,4 @@ Exit code 1: one of the IDs is not there, or not all letters could be removed.`,
 	dryRun(cmd, &d.dr)
 	yesFlag(cmd, &d.yes)
 	return cmd
-}
-
-// resultView is what became of letters, in JSON. Its names are stable.
-type resultView struct {
-	Topic           string        `json:"topic"`
-	DryRun          bool          `json:"dry_run"`
-	Matched         int64         `json:"matched"`
-	Replayed        int64         `json:"replayed"`
-	AlreadyReplayed int64         `json:"already_replayed"`
-	Dropped         int64         `json:"dropped"`
-	Gone            int64         `json:"gone"`
-	Failed          int64         `json:"failed"`
-	Forgotten       int64         `json:"records_forgotten"`
-	HandledSince    int64         `json:"handled_since"`
-	Letters         []outcomeView `json:"letters"`
-}
-
-type outcomeView struct {
-	ID        string     `json:"id"`
-	Key       string     `json:"key,omitempty"`
-	Action    string     `json:"action"`
-	EntryID   string     `json:"entry_id,omitempty"`
-	Forgotten []string   `json:"records_forgotten,omitempty"`
-	HandledAt *time.Time `json:"handled_at,omitempty"`
-	Error     string     `json:"error,omitempty"`
-}
-
-// maxOutcomes bounds what is shown of single letters. The failed ones among the rest are
-// in Result.Failures.
-const maxOutcomes = 10_000
-
-// changeLetters runs a replay or a drop with a bar, and shows what became of the letters.
-func changeLetters(ctx context.Context, a *app, l *letters, topic string, dry bool, run func(note func(deadletter.Outcome)) (deadletter.Result, error)) error {
-	bar := a.screen.Progress("Dead letters", -1)
-	view := resultView{Topic: topic, DryRun: dry, Letters: []outcomeView{}}
-	result, err := run(func(o deadletter.Outcome) {
-		bar.Set(o.Done, o.Total)
-		if len(view.Letters) < maxOutcomes {
-			view.Letters = append(view.Letters, outcomeViewOf(o))
-		}
-	})
-	bar.End()
-	view.Matched, view.Replayed, view.AlreadyReplayed, view.Dropped = result.Matched, result.Replayed, result.AlreadyReplayed, result.Dropped
-	view.Gone, view.Failed, view.Forgotten, view.HandledSince = result.Gone, result.Failed, result.Forgotten, result.HandledSince
-	if err != nil && result.Matched == 0 {
-		return l.lacks(ctx, topic, true, err)
-	}
-	err = l.lacks(context.WithoutCancel(ctx), topic, true, err)
-	if shown := a.screen.Show(view, func(p *screen.Page) { showOutcomes(p, view) }); shown != nil {
-		return errors.Join(shown, err)
-	}
-	switch {
-	case err != nil:
-		return err
-	case result.Failed+result.Gone > 0:
-		return found()
-	}
-	return nil
-}
-
-func outcomeViewOf(o deadletter.Outcome) outcomeView {
-	v := outcomeView{ID: o.Letter.ID, Key: o.Letter.Key, Action: o.Action.String(), EntryID: o.Receipt.EntryID, HandledAt: timeOf(o.HandledAt)}
-	for _, k := range o.Forgotten {
-		v.Forgotten = append(v.Forgotten, dedupe.Key.String(k))
-	}
-	if o.Err != nil {
-		v.Error = o.Err.Error()
-	}
-	return v
-}
-
-func showOutcomes(p *screen.Page, v resultView) {
-	if len(v.Letters) == 0 {
-		p.Line("No dead letter of topic %s was picked.", screen.Printable(v.Topic))
-		return
-	}
-	var rows [][]string
-	var notes []string
-	for _, o := range v.Letters {
-		action := o.Action
-		if v.DryRun && o.Error == "" {
-			action = map[string]string{"replayed": "would replay", "dropped": "would drop"}[action]
-		}
-		rows = append(rows, []string{o.ID, screen.Or(screen.Printable(o.Key), "-"), screen.Or(action, o.Action), screen.Or(o.EntryID, "-")})
-		if o.Error != "" {
-			notes = append(notes, o.ID+": "+screen.Printable(o.Error))
-		}
-		for _, k := range o.Forgotten {
-			notes = append(notes, o.ID+": forgets the record "+screen.Printable(k))
-		}
-		if o.HandledAt != nil {
-			notes = append(notes, fmt.Sprintf("%s: it was handled at %s, after it had died; that record stays, and the handler skips it (--forget-newer)", o.ID, screen.Time(*o.HandledAt)))
-		}
-	}
-	head := []string{"ID", "EVENT", "WHAT", "NEW ENTRY"}
-	if !slices.ContainsFunc(v.Letters, func(o outcomeView) bool { return o.EntryID != "" }) {
-		head = head[:3]
-		for i := range rows {
-			rows[i] = rows[i][:3]
-		}
-	}
-	p.Table(head, rows)
-	p.Gap()
-	p.Sentences("! ", notes...)
-	p.Line("%s", outcomeSummary(v))
-}
-
-func outcomeSummary(v resultView) string {
-	text, would, sep := screen.Plural(v.Matched, "dead letter", "dead letters")+": ", "", ""
-	if v.DryRun {
-		would = "would be "
-	}
-	for _, part := range []struct {
-		n    int64
-		what string
-	}{
-		{v.Replayed, would + "replayed"}, {v.AlreadyReplayed, "replayed before"}, {v.Dropped, would + "dropped"}, {v.Gone, "gone before"}, {v.Failed, "failed"},
-	} {
-		if part.n > 0 {
-			text += fmt.Sprintf("%s%s %s", sep, screen.Count(part.n), part.what)
-			sep = ", "
-		}
-	}
-	if v.DryRun {
-		return text + "; nothing was changed"
-	}
-	return text
 }

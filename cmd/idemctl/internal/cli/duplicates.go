@@ -33,6 +33,9 @@ func (s *scanArgs) scan() (inspect.Scan, error) {
 	if s.last < 1 {
 		return scan, exit.Errorf(exit.Usage, "--last %d is not above zero", s.last)
 	}
+	if err := inOrder("--from", s.from, "--to", s.to); err != nil {
+		return scan, err
+	}
 	var err error
 	scan.Key, err = template(s.key)
 	return scan, err
@@ -63,7 +66,7 @@ between than it holds, somebody publishes past this library, instances have prod
 their own, or it is a deliberate attempt, such as a replayed dead letter.
 
 Entries that this library has written bring their key. For those of others --event-key says how
-to make it. Nothing is changed.
+to make it; without it they are found in no pair, and counted above the table. Nothing is changed.
 
 Exit code 1: there are duplicates that are not deliberate.`,
 		Example: examples("idemctl duplicates payments", "idemctl duplicates payments --from 24h --pairs 50", "idemctl duplicates payments --only pay:9001",
@@ -94,7 +97,7 @@ Exit code 1: there are duplicates that are not deliberate.`,
 				return l.lacks(cmd.Context(), given[0], err)
 			}
 			d.Pairs = d.Pairs[:min(len(d.Pairs), pairs)]
-			if err := a.screen.Show(duplicatesViewOf(d), func(p *screen.Page) { showDuplicates(p, d) }); err != nil {
+			if err := a.screen.Show(duplicatesViewOf(d), func(p *screen.Page) { showDuplicates(p, d, s.key) }); err != nil {
 				return err
 			}
 			if d.Total > d.ByCause[inspect.CauseAttempt] {
@@ -115,6 +118,9 @@ type duplicatesView struct {
 	Entries     int64            `json:"entries_read"`
 	Keyless     int64            `json:"entries_without_key"`
 	Undecodable int64            `json:"entries_undecodable"`
+	Sourced     int64            `json:"entries_with_key_of_template"`
+	KeylessIDs  []string         `json:"without_key_ids"`
+	BrokenIDs   []string         `json:"undecodable_ids"`
 	Keys        int64            `json:"keys"`
 	FromID      string           `json:"from_id,omitempty"`
 	ToID        string           `json:"to_id,omitempty"`
@@ -154,7 +160,8 @@ var causeNames = map[inspect.Cause]string{
 
 func duplicatesViewOf(d inspect.Duplicates) duplicatesView {
 	v := duplicatesView{
-		Topic: d.Topic, Entries: d.Entries, Keyless: d.Keyless, Undecodable: d.Undecodable, Keys: d.Keys, FromID: d.FromID, ToID: d.ToID, More: d.More,
+		Topic: d.Topic, Entries: d.Entries, Keyless: d.Keyless, Undecodable: d.Undecodable, Sourced: d.Sourced, Keys: d.Keys,
+		KeylessIDs: append([]string{}, d.KeylessIDs...), BrokenIDs: append([]string{}, d.UndecodableIDs...), FromID: d.FromID, ToID: d.ToID, More: d.More,
 		Total: d.Total, ByCause: make(map[string]int64), Findings: append([]string{}, d.Findings...), Window: windowViewOf(d.Window), Pairs: []pairView{},
 	}
 	for cause, n := range d.ByCause {
@@ -180,7 +187,7 @@ func entryViewOf(e inspect.Entry) entryView {
 	return entryView{e.ID, timeOf(e.At), e.MessageUUID, e.Attempt, e.Ours}
 }
 
-func showDuplicates(p *screen.Page, d inspect.Duplicates) {
+func showDuplicates(p *screen.Page, d inspect.Duplicates, template string) {
 	older := ""
 	if d.More {
 		older = "; older ones were not read (--last, --from)"
@@ -188,8 +195,21 @@ func showDuplicates(p *screen.Page, d inspect.Duplicates) {
 	p.Facts(
 		screen.Fact{Name: "topic", Value: screen.Printable(d.Topic)},
 		screen.Fact{Name: "read", Value: fmt.Sprintf("%s with %s%s", screen.Plural(d.Entries, "entry", "entries"), screen.Plural(d.Keys, "key", "different keys"), older)},
-		screen.Fact{Name: "pairs", Value: fmt.Sprintf("%s of entries with one key", screen.Count(d.Total))},
+		screen.Fact{Name: "found", Value: screen.Plural(d.Total, "pair", "pairs") + " of entries with one key"},
 	)
+	findings := d.Findings
+	if d.Keyless > 0 { // it hides pairs, so it comes first
+		p.Gap()
+		hint := ""
+		switch {
+		case template != "" && d.Sourced == 0:
+			hint = " Correct --event-key " + quote(template) + "."
+		case template == "":
+			hint = " Give --event-key TEMPLATE, which makes it as the service's Config.Key does: 'pay:{$.id}'."
+		}
+		p.Sentences("! ", screen.Printable(findings[0])+hint)
+		findings = findings[1:]
+	}
 	if len(d.ByCause) > 0 {
 		causes := make([]inspect.Cause, 0, len(d.ByCause))
 		for c := range d.ByCause {
@@ -203,12 +223,9 @@ func showDuplicates(p *screen.Page, d inspect.Duplicates) {
 		p.Gap()
 		p.Table([]string{"WHY", "PAIRS"}, rows, 1)
 	}
-	if len(d.Findings) > 0 {
+	if len(findings) > 0 {
 		p.Gap()
-		p.Sentences("- ", d.Findings...)
-	}
-	if d.Keyless > 0 {
-		p.Sentences("- ", "--event-key TEMPLATE says how to make the key of entries that bring none, as the service's Config.Key does: 'pay:{$.id}'.")
+		p.Sentences("- ", printables(findings)...)
 	}
 	if len(d.Pairs) == 0 {
 		return

@@ -5,6 +5,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/exit"
+	"github.com/onceward/watermill-idempotent/cmd/idemctl/internal/screen"
 )
 
 // span is a flag for a duration, which may have days: 36h, 7d, 1d12h.
@@ -70,6 +73,14 @@ func (m *moment) Set(text string) error {
 		}
 	}
 	return fmt.Errorf("%q is no time; write how long ago it was (2h, 3d), or 2006-01-02T15:04:05Z (UTC)", text)
+}
+
+// inOrder reports that nothing lies between two times of a command line.
+func inOrder(fromFlag string, from moment, toFlag string, to moment) error {
+	if from.IsZero() || to.IsZero() || from.Before(to.Time) {
+		return nil
+	}
+	return exit.Errorf(exit.Usage, "%s %s is not before %s %s", fromFlag, screen.Time(from.Time), toFlag, screen.Time(to.Time))
 }
 
 // String implements pflag.Value.

@@ -86,8 +86,13 @@ func (k *keyArgs) parse(cmd *cobra.Command, given []string) (wanted, error) {
 		if err == nil {
 			err = key.Validate()
 		}
-		if err != nil {
-			return wanted{}, exit.Errorf(exit.Usage, "%s", err).Do("Give NAMESPACE EVENT, or one key of four parts as it stands in the log: billing:payments:charge:pay%%3A9001")
+		switch {
+		case err != nil && !strings.Contains(given[0], ":"):
+			return wanted{}, exit.Errorf(exit.Usage, "which event of %s?", given[0]).
+				Do("Type `%s %s EVENT`, such as pay:9001; `idemctl key list %s` shows which there are.", cmd.CommandPath(), quote(given[0]), quote(given[0]))
+		case err != nil:
+			return wanted{}, exit.Errorf(exit.Usage, "%s", err).
+				Do("Type NAMESPACE EVENT, such as `%s billing pay:9001`, or one key of four parts as it stands in the log: billing:payments:charge:pay%%3A9001", cmd.CommandPath())
 		}
 		return wanted{key, true}, nil
 	}
@@ -99,10 +104,17 @@ func (k *keyArgs) parse(cmd *cobra.Command, given []string) (wanted, error) {
 }
 
 // none is the error about a record that is not there.
-func none(s *connect.Store, given []string) error {
-	return exit.Errorf(exit.Found, "no record of %s in %s", screen.Printable(strings.Join(given, " ")), s.Where).
-		Do("A handler runs when the event comes. Wrong store? See --sql, --store, --table and --prefix. " +
-			"Wrong name? `idemctl key list` shows what there is.")
+func none(ctx context.Context, s *connect.Store, w wanted) error {
+	what := w.key.Namespace + " " + w.key.Event
+	if w.exact {
+		what = w.key.String()
+	}
+	names := namespaceMeant(ctx, s, w.key.Namespace)
+	if names == "" {
+		names = "`idemctl key list` shows what there is."
+	}
+	return exit.Errorf(exit.Found, "no record of %s in %s", screen.Printable(what), s.Where).
+		Do("A handler runs when the event comes. Wrong store? See --sql, --store, --table and --prefix. Wrong name? %s", names)
 }
 
 const keyUse = "NAMESPACE EVENT | KEY"
@@ -138,7 +150,7 @@ Exit code 1: there is no record; the handler runs when the event comes.`,
 				return err
 			}
 			if len(records) == 0 {
-				return none(s, given)
+				return none(cmd.Context(), s, want)
 			}
 			now := time.Now()
 			return a.screen.Show(recordViews(records), func(p *screen.Page) {
@@ -175,11 +187,13 @@ Exit code 1: there is no record, or it is being handled and was left alone.`,
 			if err != nil {
 				return err
 			}
+			hasRedis := a.Redis != "" // beside a database
 			s, err := a.store(cmd.Context(), k.store)
 			if err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, s.Close()) }()
+			hasRedis = hasRedis || s.Kind == connect.KindRedis
 			records, err := want.find(cmd.Context(), a, s)
 			var own *exit.Error
 			switch {
@@ -188,7 +202,7 @@ Exit code 1: there is no record, or it is being handled and was left alone.`,
 			case err != nil:
 				return err
 			case len(records) == 0:
-				return none(s, given)
+				return none(cmd.Context(), s, want)
 			}
 			if len(records) > 1 && !all {
 				var names []string
@@ -197,7 +211,7 @@ Exit code 1: there is no record, or it is being handled and was left alone.`,
 				}
 				return exit.Errorf(exit.Usage, "%d handlers have handled it", len(records)).Do("Name one, or say --all:\n%s", strings.Join(names, "\n"))
 			}
-			return forget(cmd.Context(), a, s, records, dry)
+			return forget(cmd.Context(), a, s, records, dry, hasRedis)
 		},
 	}
 	k.flags(cmd)
@@ -213,8 +227,9 @@ type forgotten struct {
 	Action string `json:"action"`
 }
 
-func forget(ctx context.Context, a *app, s *connect.Store, records []dedupe.Record, dry bool) error {
+func forget(ctx context.Context, a *app, s *connect.Store, records []dedupe.Record, dry, hasRedis bool) error {
 	var done []forgotten
+	var gone []dedupe.Record
 	held := 0
 	for _, r := range records {
 		action := "forgotten"
@@ -228,6 +243,7 @@ func forget(ctx context.Context, a *app, s *connect.Store, records []dedupe.Reco
 			if err := s.Forget(ctx, r.Key); err != nil {
 				return err
 			}
+			gone = append(gone, r)
 		}
 		done = append(done, forgotten{viewOf(r), action})
 	}
@@ -242,6 +258,10 @@ func forget(ctx context.Context, a *app, s *connect.Store, records []dedupe.Reco
 			default:
 				p.Line("%s is forgotten: its handler runs again when the event comes again", name)
 			}
+		}
+		if len(gone) > 0 {
+			next := afterForget(ctx, a, gone, hasRedis)
+			next.show(p)
 		}
 	})
 	if err == nil && held > 0 {

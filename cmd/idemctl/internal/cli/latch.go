@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -39,7 +40,12 @@ func latchViewOf(l inspect.Latch) latchView {
 }
 
 // noLatches explains a topic without latches.
-func noLatches(l *look, topic string, err error) error {
+func noLatches(ctx context.Context, l *look, topic string, err error) error {
+	if errors.Is(err, inspect.ErrNoLatches) || errors.Is(err, inspect.ErrNotFound) {
+		if unknown := l.mustExist(ctx, topic); unknown != nil {
+			return unknown
+		}
+	}
 	switch {
 	case errors.Is(err, inspect.ErrNoLatches):
 		return exit.Errorf(exit.Found, "topic %q has no latches: it is not in mode latch", topic).
@@ -74,7 +80,7 @@ thousand at a time, which holds up nobody.`,
 			for latch, err := range l.Latches(cmd.Context(), given[0], f) {
 				if err != nil {
 					bar.End()
-					return l.lacks(cmd.Context(), given[0], noLatches(l, given[0], err))
+					return l.lacks(cmd.Context(), given[0], noLatches(cmd.Context(), l, given[0], err))
 				}
 				all = append(all, latch)
 				bar.Set(int64(len(all)), 0)
@@ -138,7 +144,7 @@ Exit code 1: there is none; a publish of the event would add it.`,
 			defer func() { err = errors.Join(err, l.Close()) }()
 			latch, err := l.Latch(cmd.Context(), given[0], producer, given[1])
 			if err != nil {
-				return l.lacks(cmd.Context(), given[0], noLatches(l, given[0], err))
+				return l.lacks(cmd.Context(), given[0], noLatches(cmd.Context(), l, given[0], err))
 			}
 			now := time.Now()
 			return a.screen.Show(latchViewOf(latch), func(p *screen.Page) {

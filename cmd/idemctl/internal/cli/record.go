@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/hex"
 	"fmt"
 	"slices"
@@ -57,8 +58,42 @@ func recordViews(records []dedupe.Record) []recordView {
 }
 
 func sortRecords(records []dedupe.Record) {
-	slices.SortFunc(records, func(a, b dedupe.Record) int { return strings.Compare(a.Key.String(), b.Key.String()) })
+	slices.SortFunc(records, func(a, b dedupe.Record) int {
+		return cmp.Or(natural(a.Key.Namespace, b.Key.Namespace), natural(a.Key.Topic, b.Key.Topic),
+			natural(a.Key.Handler, b.Key.Handler), natural(a.Key.Event, b.Key.Event))
+	})
 }
+
+// natural compares as people count: pay:9 is before pay:10.
+func natural(a, b string) int {
+	restA, restB := a, b
+	for restA != "" && restB != "" {
+		partA, partB := part(restA), part(restB)
+		numA, numB := partA, partB
+		if isDigit(partA[0]) && isDigit(partB[0]) {
+			numA, numB = strings.TrimLeft(partA, "0"), strings.TrimLeft(partB, "0")
+			if c := cmp.Or(len(numA)-len(numB), strings.Compare(numA, numB)); c != 0 {
+				return c
+			}
+		}
+		if numA != numB {
+			return strings.Compare(restA, restB)
+		}
+		restA, restB = restA[len(partA):], restB[len(partB):]
+	}
+	return cmp.Or(len(restA)-len(restB), strings.Compare(a, b))
+}
+
+// part is what a text begins with: digits, or none.
+func part(text string) string {
+	end := strings.IndexFunc(text, func(r rune) bool { return isDigit(byte(min(r, 0x7f))) != isDigit(text[0]) })
+	if end < 0 {
+		return text
+	}
+	return text[:end]
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
 func showRecord(p *screen.Page, r dedupe.Record, now time.Time) {
 	outputs := "none that are not published"

@@ -53,10 +53,48 @@ func (l *look) topic(ctx context.Context, name string) (inspect.Topic, error) {
 	case err != nil:
 		return t, l.lacks(ctx, name, err)
 	case !t.Exists && !t.HasLayout && t.DeadLetters <= 0:
-		return t, exit.Errorf(exit.Found, "there is no topic %q at %s", name, l.Where).
-			Do("`idemctl topic list` shows which there are. Another server or database number? See --redis.")
+		return t, l.unknown(ctx, name)
 	}
 	return t, nil
+}
+
+// isUnknown reports that nothing on the server has the topic's name, and that the user could see it.
+func isUnknown(t inspect.Topic) bool {
+	return !t.Exists && !t.HasLayout && t.LayoutErr == nil && t.DeadLetters == 0
+}
+
+// unknown is the error about a topic that nobody knows.
+func (l *look) unknown(ctx context.Context, name string) error {
+	return exit.Errorf(exit.Found, "there is no topic %q at %s: no stream, no layout record, no dead letters", name, l.Where).
+		Do("%s`idemctl topic list` shows which there are. Another server or database number? See --redis.", l.meant(ctx, name))
+}
+
+// mustExist is an error about a topic of which nothing was found, if nobody knows it. A user who may
+// not look gets none.
+func (l *look) mustExist(ctx context.Context, name string) error {
+	if t, err := l.Topic(ctx, name); err == nil && isUnknown(t) {
+		return l.unknown(ctx, name)
+	}
+	return nil
+}
+
+// meant says which topics have a similar name, as the beginning of a hint.
+func (l *look) meant(ctx context.Context, name string) string {
+	return didYouMean(printables(similar(name, l.names(ctx))))
+}
+
+// names are the topics that the library has set up, as far as they are found soon.
+func (l *look) names(ctx context.Context) (all []string) {
+	ctx, cancel := context.WithTimeout(ctx, suggestWithin)
+	defer cancel()
+	for s, err := range l.Topics(ctx, inspect.TopicFilter{}) {
+		if err != nil {
+			break
+		}
+		all = append(all, s.Topic)
+	}
+	slices.Sort(all)
+	return all
 }
 
 // lacks adds the rights that are missing to an error of a user who may not look.
@@ -187,8 +225,8 @@ func completeTopics(a *app) cobra.CompletionFunc {
 		if len(given) > 0 {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		a.Timeout = completeWithin
-		ctx, cancel := context.WithTimeout(cmd.Context(), completeWithin)
+		a.Timeout = suggestWithin
+		ctx, cancel := context.WithTimeout(cmd.Context(), suggestWithin)
 		defer cancel()
 		l, err := a.look(ctx)
 		if err != nil {
@@ -196,17 +234,14 @@ func completeTopics(a *app) cobra.CompletionFunc {
 		}
 		defer l.Close()
 		var names []cobra.Completion
-		for s, err := range l.Topics(ctx, inspect.TopicFilter{}) {
-			if err != nil {
-				break
-			}
-			if strings.HasPrefix(s.Topic, begun) {
-				names = append(names, s.Topic)
+		for _, topic := range l.names(ctx) {
+			if strings.HasPrefix(topic, begun) {
+				names = append(names, topic)
 			}
 		}
-		slices.Sort(names)
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
 }
 
-const completeWithin = 2 * time.Second
+// suggestWithin bounds how long names are looked for that nobody has asked for.
+const suggestWithin = 2 * time.Second

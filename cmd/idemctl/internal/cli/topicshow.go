@@ -194,11 +194,22 @@ func windowText(t inspect.Topic) string {
 	case t.Layout.Mode == publisher.ModeLatch:
 		return screen.Duration(w.Duration) + ", any number of events"
 	case w.InServer && w.Entries > 0:
-		return fmt.Sprintf("%s, or %s events of a producer, whichever is over first", screen.Duration(w.Duration), screen.Count(w.Entries))
+		return roomText(t)
 	case w.InServer:
 		return fmt.Sprintf("%s, or %s IDs of a producer ID", screen.Duration(w.Duration), screen.Count(w.MaxIDs))
 	}
 	return ""
+}
+
+// roomText says when the server forgets. The keys of a producer are not spread evenly over its producer
+// IDs, so the room that is sure is less than that of all of them.
+func roomText(t inspect.Topic) string {
+	w := t.Window
+	text := fmt.Sprintf("%s, or %s events of a producer, whichever is over first", screen.Duration(w.Duration), screen.Count(w.Entries))
+	if t.Layout.Shards > 1 {
+		text += fmt.Sprintf(" (its %d producer IDs hold %s each, and fill unevenly)", t.Layout.Shards, screen.Count(w.MaxIDs))
+	}
+	return text
 }
 
 func fillText(w inspect.Window) string {

@@ -90,7 +90,8 @@ func (w *windowArgs) run(ctx context.Context, a *app, topic string) (err error) 
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	if _, err := l.topic(ctx, topic); err != nil {
+	t, err := l.topic(ctx, topic)
+	if err != nil {
 		return err
 	}
 	seen, err := observe(ctx, a, l, topic, watch)
@@ -105,7 +106,7 @@ func (w *windowArgs) run(ctx context.Context, a *app, topic string) (err error) 
 			return exit.Errorf(exit.Usage, "--svg: %w", err)
 		}
 	}
-	if err := a.screen.Show(adviceReportOf(seen, advice), func(p *screen.Page) { showAdvice(p, seen, advice, ages, a.screen.Width) }); err != nil {
+	if err := a.screen.Show(adviceReportOf(seen, advice), func(p *screen.Page) { showAdvice(p, t, seen, advice, ages, a.screen.Width) }); err != nil {
 		return err
 	}
 	if w.svg != "" {
@@ -119,7 +120,7 @@ func (w *windowArgs) run(ctx context.Context, a *app, topic string) (err error) 
 
 // observe watches with a bar.
 func observe(ctx context.Context, a *app, l *look, topic string, watch inspect.Watch) (window.Observation, error) {
-	bar := a.screen.Progress("Watching "+screen.Printable(topic), watch.For.Milliseconds())
+	bar := a.screen.ProgressOfTime("Watching "+screen.Printable(topic), watch.For.Milliseconds())
 	defer bar.End()
 	watch.OnSample = func(s inspect.Sample) {
 		bar.Set(s.Elapsed.Milliseconds(), s.Of.Milliseconds())
@@ -127,7 +128,8 @@ func observe(ctx context.Context, a *app, l *look, topic string, watch inspect.W
 		if s.Duplicates >= 0 {
 			duplicates = ", " + screen.Plural(s.Duplicates, "duplicate", "duplicates")
 		}
-		bar.Describe(fmt.Sprintf("%s, %s new%s", screen.Rate(s.Rate), screen.Count(s.Added), duplicates))
+		bar.Describe(fmt.Sprintf("Watching, %s of %s: %s now, %s%s", screen.Duration(s.Elapsed.Truncate(time.Second)), screen.Duration(s.Of),
+			screen.Rate(s.Rate), screen.Plural(s.Added, "new event", "new events"), duplicates))
 	}
 	return l.Observe(ctx, topic, watch)
 }
@@ -178,7 +180,7 @@ func agesOf(o window.Observation, ad window.Advice) chart.Ages {
 	a := chart.Ages{
 		Title:    "Ages of retries, topic " + screen.Printable(o.Topic),
 		Subtitle: fmt.Sprintf("watched for %s, %s new events; window: %s", screen.Duration(o.Lasted), screen.Count(o.Added), ad.Verdict),
-		Caught:   o.Caught, Missed: o.Missed,
+		Caught:   o.Caught, Missed: o.Missed, Unmeasured: o.Caught.Count == 0,
 		Marks: []chart.Mark{{Name: "99 % below", At: ad.P99}, {Name: "window", At: o.Window.Duration, Strong: true}},
 	}
 	if ad.Remembers < o.Window.Duration {
@@ -254,8 +256,8 @@ func adviceReportOf(o window.Observation, ad window.Advice) adviceReport {
 
 func bucketViews(d window.Distribution) []bucketView {
 	all := []bucketView{}
-	for _, b := range d.Buckets {
-		all = append(all, bucketView{b.From.Seconds(), b.To.Seconds(), b.Count})
+	for _, b := range d.Buckets { // the first and the last one no wider than what was seen
+		all = append(all, bucketView{max(b.From, d.Min).Seconds(), min(b.To, d.Max).Seconds(), b.Count})
 	}
 	return all
 }

@@ -10,22 +10,29 @@ import (
 // Progress is a bar on the terminal; where there is none it shows nothing.
 type Progress struct{ bar *progressbar.ProgressBar }
 
-// Progress begins a bar. total is negative where it is not known yet.
+// Progress begins a bar that counts things. total is negative where it is not known yet.
 func (s *Screen) Progress(what string, total int64) *Progress {
+	return s.progress(what, total, progressbar.OptionShowCount(), progressbar.OptionSetElapsedTime(true))
+}
+
+// ProgressOfTime begins a bar that nothing is counted on: its text says how far it is.
+func (s *Screen) ProgressOfTime(what string, total int64) *Progress {
+	return s.progress(what, total, progressbar.OptionSetElapsedTime(false), progressbar.OptionSetPredictTime(false))
+}
+
+func (s *Screen) progress(what string, total int64, options ...progressbar.Option) *Progress {
 	into := s.Err
 	if !isTerminal(s.Err) {
 		into = io.Discard
 	}
-	return &Progress{progressbar.NewOptions64(total,
+	return &Progress{progressbar.NewOptions64(total, append(options,
 		progressbar.OptionSetWriter(into),
 		progressbar.OptionSetDescription(what),
 		progressbar.OptionSetWidth(20),
-		progressbar.OptionShowCount(),
 		progressbar.OptionThrottle(100*time.Millisecond),
-		progressbar.OptionSetElapsedTime(true),
 		progressbar.OptionClearOnFinish(),
 		progressbar.OptionSpinnerType(14),
-	)}
+	)...)}
 }
 
 // Set says how far it is, and of how much.

@@ -15,7 +15,7 @@ func TestValues(t *testing.T) {
 		{Duration(time.Minute), "1m"}, {Duration(125 * time.Second), "2m5s"}, {Duration(80 * time.Minute), "1h20m"},
 		{Duration(99 * time.Hour), "4d3h"}, {Duration(-time.Hour), "-1h"}, {Duration(time.Hour + time.Second), "1h"},
 		{Bytes(0), "0 B"}, {Bytes(999), "999 B"}, {Bytes(1500), "1.5 kB"}, {Bytes(12_431_400), "12.4 MB"}, {Bytes(5e15), "5000.0 TB"},
-		{Rate(0), "0"}, {Rate(0.001), "3.6 an hour"}, {Rate(0.5), "30 a minute"}, {Rate(12.34), "12.3 a second"}, {Rate(1234.5), "1,235 a second"},
+		{Rate(0), "0 a second"}, {Rate(0.001), "3.6 an hour"}, {Rate(0.5), "30 a minute"}, {Rate(12.34), "12.3 a second"}, {Rate(1234.5), "1,235 a second"},
 		{Printable("pay:9001 ä"), "pay:9001 ä"}, {Printable("a\x1b[2J"), `a\x1b[2J`}, {Printable("a\xffb\n\"c\""), `a\xffb\n"c"`},
 		{Text("{\n\t\"a\": 1\r\n}\x07"), "{\n\t\"a\": 1\n}\\a"},
 		{Ago(time.Time{}, time.Now()), ""},

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/onceward/watermill-idempotent/internal/span"
 )
 
 // Count writes a number with commas.
@@ -38,34 +40,7 @@ func Known(n int64) string {
 }
 
 // Duration writes the two largest units: 4d3h, 1h20m, 2m5s, 3.2s, 40ms.
-func Duration(d time.Duration) string {
-	if d < 0 {
-		return "-" + Duration(-d)
-	}
-	two := func(large, small time.Duration, l, s string) string {
-		text := fmt.Sprintf("%d%s", d/large, l)
-		if rest := d % large / small; rest > 0 {
-			text += fmt.Sprintf("%d%s", rest, s)
-		}
-		return text
-	}
-	const day = 24 * time.Hour
-	switch {
-	case d >= day:
-		return two(day, time.Hour, "d", "h")
-	case d >= time.Hour:
-		return two(time.Hour, time.Minute, "h", "m")
-	case d >= time.Minute:
-		return two(time.Minute, time.Second, "m", "s")
-	case d >= time.Second:
-		return strings.TrimSuffix(strconv.FormatFloat(d.Seconds(), 'f', 1, 64), ".0") + "s"
-	case d >= time.Millisecond:
-		return fmt.Sprintf("%dms", d.Milliseconds())
-	case d > 0:
-		return "<1ms"
-	}
-	return "0s"
-}
+func Duration(d time.Duration) string { return span.Text(d) }
 
 // Time writes a time in UTC, to the second; "" for the zero time.
 func Time(t time.Time) string {
@@ -106,7 +81,7 @@ func Bytes(n int64) string {
 func Rate(perSecond float64) string {
 	switch {
 	case perSecond == 0:
-		return "0"
+		return "0 a second"
 	case perSecond < 0.0167:
 		return strings.TrimSuffix(strconv.FormatFloat(perSecond*3600, 'f', 1, 64), ".0") + " an hour"
 	case perSecond < 1:
