@@ -9,7 +9,7 @@ func TestSimilarNames(t *testing.T) {
 	names := []string{"payments", "refunds", "billing", "max deliveries", "rejected", ""}
 	for name, want := range map[string][]string{
 		"paymets": {"payments"}, "Paymnts": {"payments"}, "pay": {"payments"}, "biling": {"billing"}, "rejectd": {"rejected"},
-		"max delivery": {"max deliveries"}, "ab": nil, "orders": nil, "x": nil, "refund": {"refunds"},
+		"max deliveris": {"max deliveries"}, "ab": nil, "orders": nil, "x": nil, "refund": {"refunds"},
 	} {
 		if got := similar(name, names); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", name, got, want)
