@@ -26,6 +26,7 @@ RACE   := $(if $(HAS_CC),-race)
 # their own. make_test.go looks that this leaves out nothing else.
 FAULT_RUNS := TestFaultThreeAtOnce|TestFaultEverythingAtOnce|TestFaultChaos
 FAULTS     := ^($(FAULT_RUNS))$$
+FAULTS_IN   = $(addprefix ./,$(sort $(dir $(shell cd tests && grep -lrE 'func ($(FAULT_RUNS))\b' --include='*_test.go' *))))
 
 .PHONY: help
 help: ## this list
@@ -101,11 +102,11 @@ diff-existing-app: ## what changes in an app that moves from watermill-redisstre
 
 .PHONY: faults
 faults: race-note servers ## the fault runs at full length
-	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout 60m -run '$(FAULTS)' ./...
+	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout 60m -run '$(FAULTS)' $(FAULTS_IN)
 
 .PHONY: faults-short
 faults-short: race-note servers ## the fault runs, short
-	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -short -run '$(FAULTS)' ./...
+	cd tests && $(GO) test $(RACE) -p 1 -count 1 -timeout $(TIMEOUT) -short -run '$(FAULTS)' $(FAULTS_IN)
 
 # JSON and SVG name files for the results and their chart.
 .PHONY: bench

@@ -98,7 +98,9 @@ func TestClientHookPanics(t *testing.T) {
 // A hook that swallows a transaction leaves neither a reply nor an error: nobody may take
 // that for an entry, nor for none.
 func TestClientHookSwallowsTheReply(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		topic, client := testserver.Topic(t), s.Client()
 		hook := &txHook{do: func(context.Context, []redis.Cmder, redis.ProcessPipelineHook) error { return nil }}
 		client.AddHook(hook)

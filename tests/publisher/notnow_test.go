@@ -100,7 +100,9 @@ func TestServerSaysNotNow(t *testing.T) {
 // A server that goes on to refuse is given up after RetryFor, with its words, and nothing was
 // sent; and a later publish works.
 func TestServerGoesOnToSayNotNow(t *testing.T) {
+	t.Parallel()
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
+		t.Parallel()
 		link, topic := faultlink.New(t, s.Addr()), testserver.Topic(t)
 		p := newPublisher(t, link.Client(), mode(m), func(c *publisher.Config) { c.RetryFor = time.Second })
 		mustPublish(t, p, topic, payment(0))
