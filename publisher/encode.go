@@ -68,7 +68,8 @@ func addNote(it *batch.Item) *note {
 	return n
 }
 
-// endClaims ends the claims of a call's messages by what became of these. tried is false when nothing was sent.
+// endClaims ends the claims of a call's messages by what became of these. tried is false when
+// nothing was sent.
 func endClaims(c *batch.Call, receipts []Receipt, tried bool) {
 	for i := range c.Items {
 		claim := noteOf(&c.Items[i]).claim

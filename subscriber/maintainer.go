@@ -10,8 +10,9 @@ import (
 	"github.com/onceward/watermill-idempotent/subscriber/internal/ledger"
 )
 
-// maintainer is the goroutine that renews what the ledger holds, until nothing more can start. Until the subscription ends it also takes over what others have left,
-// removes dead consumers, and looks for entries that were trimmed unread.
+// maintainer is the goroutine that renews what the ledger holds, until nothing more can start.
+// Until the subscription ends it also takes over what others have left, removes dead consumers,
+// and looks for entries that were trimmed unread.
 type maintainer struct {
 	*shared
 	recovery *recovery

@@ -290,7 +290,7 @@ func TestFullServerTakesRecords(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			server := testserver.Start(t, kind)
-			client := server.Client(patient)
+			client := server.Client(testserver.Patient)
 			s, o := newRedis(t, client), options()
 			o.Lease = 8 * time.Second
 			recorded, k := mustClaim(t, s, newKey(t), o), newKey(t)

@@ -19,9 +19,6 @@ import (
 	"github.com/onceward/watermill-idempotent/tests/testserver"
 )
 
-// patient is a client's on a busy machine.
-func patient(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 30*time.Second, 30*time.Second }
-
 // newRedis makes a store that is closed with the test.
 func newRedis(t testing.TB, client redis.UniversalClient) *redisstore.Store {
 	t.Helper()

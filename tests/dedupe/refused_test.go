@@ -19,7 +19,7 @@ func TestRecordAboveProtoMaxBulkLen(t *testing.T) {
 	for _, kind := range []testserver.Kind{testserver.Redis86, testserver.Redis70, testserver.Valkey91} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			s := newRedis(t, testserver.Start(t, kind, testserver.Set("proto-max-bulk-len", "1mb")).Client(patient))
+			s := newRedis(t, testserver.Start(t, kind, testserver.Set("proto-max-bulk-len", "1mb")).Client(testserver.Patient))
 			for _, size := range []int{2 << 20, 20 << 20} {
 				k := newKey(t)
 				c := mustClaim(t, s, k, options())

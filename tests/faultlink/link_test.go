@@ -169,9 +169,8 @@ func TestServerDown(t *testing.T) {
 func TestWhatPassesIsUnchanged(t *testing.T) {
 	for name, change := range map[string]func(*redis.Options){"RESP2": resp2, "RESP3": func(*redis.Options) {}} {
 		t.Run(name, func(t *testing.T) {
-			patient := func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 30*time.Second, 30*time.Second }
-			_, behind, _ := pair(t, change, patient)
-			direct := testserver.Shared(t, testserver.Redis86).Client(change, patient)
+			_, behind, _ := pair(t, change, testserver.Patient)
+			direct := testserver.Shared(t, testserver.Redis86).Client(change, testserver.Patient)
 			key := testserver.Topic(t)
 			large := strings.Repeat("\r\n$5\r\n", 1<<20)
 			ctx := t.Context()

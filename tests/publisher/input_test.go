@@ -11,7 +11,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill-redisstream/pkg/redisstream"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/onceward/watermill-idempotent/eventkey"
 	"github.com/onceward/watermill-idempotent/publisher"
@@ -110,7 +109,7 @@ func TestEndedContext(t *testing.T) {
 func TestLargePayload(t *testing.T) {
 	eachMode(t, func(t *testing.T, s *testserver.Server, m publisher.Mode) {
 		// 15 MB take a busy machine longer than the usual time-outs.
-		client, topic := s.Client(func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute }), testserver.Topic(t)
+		client, topic := s.Client(testserver.Patient), testserver.Topic(t)
 		p := newPublisher(t, client, mode(m), retryFor(5*time.Minute))
 		body := fmt.Sprintf(`{"order_id":"1","payment_id":"p","x":%q}`, strings.Repeat("x", 15<<20))
 		mustPublish(t, p, topic, with(1, "%s", body))

@@ -189,8 +189,7 @@ func TestDeleteOnAck(t *testing.T) {
 
 // A large entry passes, and its size is learned from.
 func TestLargeEntries(t *testing.T) {
-	patient := func(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute }
-	client, topic := testserver.Shared(t, testserver.Redis86).Client(patient), testserver.Topic(t)
+	client, topic := testserver.Shared(t, testserver.Redis86).Client(testserver.Patient), testserver.Topic(t)
 	large := string(bytes.Repeat([]byte("x"), 16<<20))
 	messages, _ := subscribe(t, newSubscriber(t, client, func(c *subscriber.Config) { c.MaxDeliveries, c.MinIdle = 2, 5*time.Minute }), topic)
 	publish(t, client, topic, large)

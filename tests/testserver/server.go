@@ -15,6 +15,7 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -66,6 +67,9 @@ func (s *Server) Dir() string { return s.dir }
 
 // Log is what the server has logged so far.
 func (s *Server) Log() string { return s.log() }
+
+// Patient is an option of a client that must not give up on a large reply, or on a busy machine.
+func Patient(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute }
 
 // Client returns a new client, closed with the test.
 func (s *Server) Client(change ...func(*redis.Options)) *redis.Client {
