@@ -185,7 +185,7 @@ func TestTakenOverWhileAlive(t *testing.T) {
 			c.Hooks = []subscriber.Hooks{{OnOwnershipLost: lost.Add}}
 		}), topic)
 		msg := receive(t, messages)
-		wantPending(t, client, topic, "billing", len(ids)) // the first read is of one entry: what is not read can't be taken
+		wantPending(t, client, topic, "billing", int64(len(ids))) // the first read is of one entry: what is not read can't be taken
 		if err := client.XClaimJustID(ctx, &redis.XClaimArgs{Stream: topic, Group: "billing", Consumer: "thief", Messages: ids[:2]}).Err(); err != nil {
 			t.Fatal(err)
 		}
